@@ -176,6 +176,7 @@ def predict(
     mappings: Sequence[str] = (),
     estimate: str | None = None,
     outside: str = "nan",
+    band: str | None = None,
 ) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
 
@@ -191,6 +192,8 @@ def predict(
     outside
         ``prior`` to go on with the prior outside the box
         (`DustMap.with_outside`).
+    band
+        Convert the results to this band (`pipelines.bands`), from that of the run.
 
     Returns
     -------
@@ -198,12 +201,14 @@ def predict(
     ``density_`` with ``mean``, ``std``, ``p2_5`` to ``p97_5`` [mag, mag/pc], and flags,
     ``inside`` among them; NaN outside the box, except with its prior.
     """
+    from pipelines.bands import wanted_conversion
     from pipelines.maps.opening import open_run
     from pipelines.query.table import QueryOptions, ask
     from pipelines.query.targets import TargetTable
 
     dust = DustMap(answers=open_run(path_of(run))).estimated(estimate)
-    dust, wanted = dust.with_outside(outside), QueryOptions()
+    dust = dust.with_outside(outside)
+    wanted = QueryOptions(change=wanted_conversion(dust.band, band, None))
     if isinstance(stars, SkyCoord):
         if mappings:
             raise InputError("mappings name columns of a table: coordinates have none")

@@ -19,6 +19,7 @@ from pipelines.cli.reporting import (
     DIRECTION,
     DUSTMAPS_GIVES,
     ESTIMATE,
+    FACTOR,
     LENGTH,
     LENGTHS,
     NEW,
@@ -26,11 +27,8 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     Parsed,
     band_options,
-    converted,
     output,
     reporting,
-    stated_of,
-    stated_options,
     together,
 )
 from pipelines.export.options import EXPORTERS, ExportOptions, parse_box
@@ -42,7 +40,7 @@ _PRODUCTS = [
 
 
 @click.command()
-@click.argument("run", metavar="RUN_OR_MAP")
+@click.argument("run", type=OUT)
 @together(*_PRODUCTS)
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
@@ -57,7 +55,6 @@ _PRODUCTS = [
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
-@stated_options()
 @band_options
 @click.option(
     "--box",
@@ -72,16 +69,14 @@ _PRODUCTS = [
 @click.option("--resume", is_flag=True, help="Go on with an interrupted --spacing.")
 @OVERWRITE
 @reporting
-def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
-    """Write the map of RUN, or another program's map, with citations.
+def export(run: Path, overwrite: bool, resume: bool, **chosen: Any) -> None:
+    """Write the map of RUN, with citations.
 
-    By default map.zarr, map.fits and map.healpix.fits are written into RUN; of another
-    program's map the products that are named.
+    By default map.zarr, map.fits and map.healpix.fits are written into RUN.
     """
-    from pipelines.export.foreign import export_map
+    from pipelines.export.exporters import export_run
     from pipelines.formats.images import Field
 
-    stated = stated_of(chosen)
     chosen = {name: value for name, value in chosen.items() if value is not None}
     targets = {name: paths for name in EXPORTERS if (paths := chosen.pop(name))}
     names = ("projection", "centre", "size", "pixel", "header")
@@ -94,9 +89,9 @@ def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
         raise InputError("--resume goes on with cells of --spacing, which is missing")
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
     how = {"overwrite": overwrite, "resume": resume}
-    done = export_map(run, targets, options, **how, **stated)
-    for change in done.map.changes:
-        click.echo(change.summary(), err=True)
+    done = export_run(run, targets, options, **how)
+    if done.change is not None:
+        click.echo(done.change.summary(), err=True)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     for path in done.paths:
@@ -132,13 +127,10 @@ def export(run: str, overwrite: bool, resume: bool, **chosen: Any) -> None:
     "--direction", "directions", multiple=True, type=DIRECTION, help="los, repeatable."
 )
 @click.option("--other", help="compare: a second map: a run, map.zarr, map.fits, .npz.")
-@click.option("--factor", type=float, help="compare: factor to the first map's band.")
-@stated_options()
-@stated_options("other")
+@click.option("--factor", type=FACTOR, help="compare: factor to the first map's band.")
 @click.option(
     "--other-integrated/--other-differential", default=None, help=DUSTMAPS_GIVES
 )
-@band_options
 @reporting
 def plot(
     source: str,
@@ -149,8 +141,8 @@ def plot(
     distances: tuple[float, ...],
     **look: Any,
 ) -> None:
-    """Draw RUN_OR_MAP: a run folder, an exported map.zarr, map.fits or HEALPix maps, or
-    another program's map.
+    """Draw RUN_OR_MAP: a run folder, an exported map.zarr, map.fits or HEALPix maps, an
+    .npz cube, or a map of the package dustmaps (dustmaps:edenhofer2023).
 
     Extinctions are drawn with their standard deviations; densities are means, which
     integrate to the extinction. Figures in the folder are replaced.
@@ -162,18 +154,14 @@ def plot(
     if len(planes) > 1:
         raise InputError("a slice is one plane: give one of --x, --y and --z")
     axis, at = next(iter(planes.items()), ("z", 0.0))
-    stated, other = stated_of(look), stated_of(look, "other")
     options = PlotOptions(
-        other_stated=other,
         axis=axis,
         at=at,
         distances=sorted(set(distances)) or None,
         directions=list(directions) or None,
         **look,
     )
-    paths, left_out = draw(
-        source, output, kinds=kinds, options=options, form=form, **stated
-    )
+    paths, left_out = draw(source, output, kinds=kinds, options=options, form=form)
     for path in paths:
         click.echo(str(path))
     for kind, reason in left_out.items():
@@ -184,13 +172,10 @@ def plot(
 @click.argument("source", metavar="RUN_OR_MAP")
 @click.option("-o", "--output", type=NEW, help="HTML file to write.")
 @click.option("--stars", type=OUT, help="Table of stars to show; a run has its own.")
-@click.option("--reach", type=LENGTH, help="End of a map that does not state one.")
 @click.option(
     "--serve", is_flag=True, help="Serve the page here, with curves of any direction."
 )
 @click.option("--port", type=int, default=8765, help="Of --serve; 0 is any free one.")
-@stated_options()
-@band_options
 @ESTIMATE
 @OVERWRITE
 @reporting
@@ -200,15 +185,13 @@ def view(
     serve: bool,
     port: int,
     stars: Path | None,
-    reach: float | None,
+    estimate: str | None,
     overwrite: bool,
-    **options: Any,
 ) -> None:
     """Write RUN_OR_MAP as one HTML page that opens in any browser, without a network.
 
     Planes of the density, the extinction on the sky, and the curve with its intervals
-    towards any direction, with stars and distances of clouds. Other programs' maps are
-    shown, too.
+    towards any direction, with stars and distances of clouds.
     """
     from pipelines.maps.opening import open_answers
     from pipelines.view.page import view_page, write_view
@@ -216,14 +199,14 @@ def view(
 
     if (output is None) != serve:
         raise InputError("give a file to write, -o map.html, or --serve")
-    found = converted(open_answers(source, **stated_of(options)), options)
+    answers = open_answers(source).estimated(estimate)
     command = shlex.join(["dustmap", *sys.argv[1:]])
-    given: dict[str, Any] = {"stars": stars, "reach": reach, "command": command}
+    given: dict[str, Any] = {"stars": stars, "command": command}
     if output is not None:
-        click.echo(str(write_view(found, output, overwrite=overwrite, **given)))
+        click.echo(str(write_view(answers, output, overwrite=overwrite, **given)))
         return
-    page = view_page(found, served=True, **given)
-    with make_server(found, page, port, reach=reach) as server:
+    page = view_page(answers, served=True, **given)
+    with make_server(answers, page, port) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
         # A bare ticker says nothing while the page waits.
         with Ticker(), suppress(KeyboardInterrupt):
@@ -270,9 +253,7 @@ def _keyword(text: str) -> tuple[str, Any]:
 @click.argument("reference")
 @output("Folder to make.")
 @click.option(
-    "--factor",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Factor from the reference to the band of the map.",
+    "--factor", type=FACTOR, help="Factor from the reference to the band of the map."
 )
 @click.option("--integrated/--differential", default=None, help=DUSTMAPS_GIVES)
 @click.option(
@@ -287,7 +268,6 @@ def _keyword(text: str) -> tuple[str, Any]:
     help="Random cells to compare maps in.  [default: 5000]",
 )
 @click.option("--seed", type=int, help="Seed of the random cells.  [default: 0]")
-@stated_options(band=True)
 @OVERWRITE
 @reporting
 def compare(
@@ -300,17 +280,14 @@ def compare(
     """Compare the map of RUN with REFERENCE, in tables, figures and words.
 
     REFERENCE is a table of stars (from `dustmap ingest`; fitted ones are skipped), the
-    word held-out, another map (zarr, FITS, npz or run), or dustmaps:MODULE.CLASS for a
-    map of the package dustmaps.
+    word held-out, another map (zarr, FITS, npz or run), or a map of the package
+    dustmaps (dustmaps:edenhofer2023, or dustmaps:MODULE.CLASS).
     """
     from pipelines.compare import compare as run_comparison
 
-    stated, band = stated_of(options), options.pop("declare_band")
-    if band is not None:
-        stated["declare_band"] = band
-    found, written = run_comparison(
-        run, reference, output, query=dict(query), stated=stated, **options
+    comparison, written = run_comparison(
+        run, reference, output, query=dict(query), **options
     )
-    click.echo(str(found))
+    click.echo(str(comparison))
     for path in written:
         click.echo(str(path))

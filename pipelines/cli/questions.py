@@ -21,13 +21,11 @@ from pipelines.cli.reporting import (
     PERCENTILES,
     RIGHT_ASCENSION,
     band_options,
-    converted,
     output,
     refuse,
     reporting,
-    stated_of,
-    stated_options,
     target_options,
+    wanted,
 )
 from pipelines.storage.atomic import MARKER
 
@@ -66,7 +64,6 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
-@stated_options()
 @OUTSIDE
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
@@ -75,8 +72,8 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @OVERWRITE
 @reporting
 def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -> None:
-    """Query MAP (a map store, a run folder or another program's map) at one place or
-    the rows of TABLE.
+    """Query MAP (a map store, a run folder, an .npz cube or dustmaps:edenhofer2023) at
+    one place or the rows of TABLE.
 
     \b
     dustmap query map.zarr --l 90 --b 5 --distance 400
@@ -88,11 +85,10 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     kept, with all of its columns; values outside the map, or without a position or
     distance, are NaN, with flags.
     """
-    from pipelines.query import DustMap, open_map
+    from pipelines.query import open_map
 
-    outside = options.pop("outside")
-    dust = open_map(map_, samples=samples, outside=outside, **stated_of(options))
-    dust = DustMap(answers=converted(dust.answers, options))
+    dust = open_map(map_, samples=samples, outside=options.pop("outside"))
+    dust = dust.estimated(options["estimate"])
     question = _question(dust, options)
     if table is None:
         _answer_one(dust, options, question)
@@ -145,9 +141,12 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     from pipelines.query.targets import TargetTable
 
     dust = DustMap(answers=open_run(run)).with_outside(options["outside"])
-    dust = DustMap(answers=converted(dust.answers, options))
+    dust = dust.estimated(options["estimate"])
     targets = TargetTable(table, options["mappings"], preset=options["preset"])
-    _answer_table(dust, targets, options, QueryOptions(prefix=options["prefix"] or ""))
+    question = QueryOptions(
+        prefix=options["prefix"] or "", change=wanted(dust, options)
+    )
+    _answer_table(dust, targets, options, question)
 
 
 def _predict_target(run: Path, table: Path, options: dict[str, Any]) -> None:
@@ -214,6 +213,7 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         beam=beam,
         seed=options["seed"],
         prefix=options["prefix"] or "",
+        change=wanted(dust, options),
     )
 
 
@@ -272,8 +272,8 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     flags = ", ".join(true).replace("_", " ") if known else "outside the map"
     click.echo(f"{'flags':{width}} {flags}")
     origins = dust.answers.origins()
-    if dust.band or origins:
-        click.echo(f"{'band':{width}} {dust.band or 'unknown'}")
+    if (band := question.band(dust)) or origins:
+        click.echo(f"{'band':{width}} {band or 'unknown'}")
     if said := dust.answers.said(integrated=any(question.integrated)):
         click.echo(f"{'estimate':{width}} {said}")
     for origin in origins:

@@ -21,7 +21,8 @@ from pipelines.base.quantities import degrees, parsecs
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
-    from pipelines.maps.answers import Answers
+    from pipelines.bands import Conversion
+    from pipelines.query.map import DustMap
     from pipelines.run.verdict import Verdict
 
 DUSTMAPS_GIVES = "Values of a map of dustmaps: extinctions, or densities."
@@ -77,11 +78,11 @@ LENGTHS = Parsed("pc,pc,...", _listed(parsecs))
 ANGLE = Parsed("deg", degrees)
 ANGLES = Parsed("w,h", _listed(degrees, 2))
 DIRECTION = Parsed("l,b", _direction)
-_TRIPLE = Parsed("pc[,pc,pc]", _listed(parsecs))
 RIGHT_ASCENSION = Parsed("deg", partial(degrees, hours=True))
 NAMES = Parsed(
     "a,b,...", lambda text: [n.strip() for n in text.split(",") if n.strip()]
 )
+FACTOR = click.FloatRange(min=0, min_open=True)
 PERCENTILES = Parsed("p,p,...", _listed(float))
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
@@ -136,35 +137,6 @@ band_options = together(
 )
 
 
-def stated_options(prefix: str = "", *, band: bool = False) -> Callable[[Any], Any]:
-    """Add what a user says of another program's map, with a prefix of the names."""
-    of = f"Of the map of --{prefix}: " if prefix else ""
-    dash = f"--{prefix}-" if prefix else "--"
-
-    def option(name: str, text: str, **kind: Any) -> Callable[[Any], Any]:
-        return click.option(dash + name, help=of + text, **kind)
-
-    options = [
-        option("unit", "unit of another program's map: mag/pc, mag, mag/bin."),
-        option("map-of", "a published map: edenhofer2024, bayestar2019, ..."),
-        option("origin", "first cell's centre, if not stated.", type=_TRIPLE),
-        option("step", "size of the cells, if not stated.", type=_TRIPLE),
-        option("frame", "their axes.", type=click.Choice(["galactic", "lbd"])),
-    ]
-    if band or prefix:
-        options.append(option("declare-band", "band, if not stated."))
-    return together(*options)
-
-
-def stated_of(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Remove `stated_options` from ``options``, and return those that are given."""
-    head = f"{prefix}_" if prefix else ""
-    names = ("unit", "map_of", "origin", "step", "frame")
-    names = (*names, "declare_band") if prefix else names
-    found = {name: options.pop(head + name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 target_options = together(
     click.option(
         "--map",
@@ -180,14 +152,16 @@ target_options = together(
 )
 
 
-def converted(answers: Answers, options: dict[str, Any]) -> Answers:
-    """Choose the estimate and the band of a map, and print the conversion."""
+def wanted(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
+    """Return the change to the wanted band of a map, if any, and print it."""
+    from pipelines.bands import wanted_conversion
+
+    bands = dust.band, options["band"], options["declare_band"]
     by = {name: options[name] for name in ("curve", "r_v")}
-    answers = answers.estimated(options["estimate"])
-    found = answers.in_band(options["band"], options.get("declare_band"), **by)
-    for change in found.changes:
+    change = wanted_conversion(*bands, **by)
+    if change is not None:
         click.echo(change.summary(), err=True)
-    return found
+    return change
 
 
 def refuse(names: Iterable[str], why: str) -> None:

@@ -16,8 +16,9 @@ from pipelines.base.table import Row, Table
 from pipelines.compare.comparison import Comparison
 from pipelines.figures import style
 from pipelines.maps.answers import named
-from pipelines.maps.opening import open_other
+from pipelines.maps.opening import is_queried, open_other
 from pipelines.maps.places import Places
+from pipelines.maps.queried import QueriedMap
 from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
@@ -42,7 +43,6 @@ def compare_map(
     integrated: bool | None = None,
     factor: float | None = None,
     query: dict[str, Any] | None = None,
-    stated: dict[str, Any] | None = None,
     points: int = 5000,
     generator: np.random.Generator,
 ) -> Comparison:
@@ -55,10 +55,13 @@ def compare_map(
     Raises `InputError` if the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
+    own = RunMap.of(run)
     about = {"factor": factor, "integrated": integrated, "query": query}
-    second = open_other(other, **about, step=min(spacing), **(stated or {}))
-    second = second.in_band_of(RunMap.of(run))
-    scale = f"{second.factor:.5g} times the values of {second.path.name}"
+    # Of objects with a query; of others the default says nothing.
+    step = {"step": min(spacing)} if is_queried(other) else {}
+    second, times = open_other(other, own, **about, **step)
+    shown = second.scale if isinstance(second, QueriedMap) else times
+    scale = f"{shown:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)
     if not seen:
         raise InputError(
@@ -69,10 +72,8 @@ def compare_map(
     mesh = np.stack(np.meshgrid(*[offsets] * 3, indexing="ij"), axis=-1)
     places = Places.of_points(cells[:, None] + mesh.reshape(-1, 3) * np.array(spacing))
     density = places.restore(second.median_or_mean(places, integrated=False))
-    others = {
-        "extinction": second.median_or_mean(Places.of_points(cells), integrated=True),
-        "density": density.mean(axis=1),
-    }
+    extinction = second.median_or_mean(Places.of_points(cells), integrated=True)
+    others = {"extinction": times * extinction, "density": times * density.mean(axis=1)}
     known = np.isfinite(list(others.values())).all(axis=0)
     counts = {
         "cells": int(run.support.numel()),
@@ -86,7 +87,7 @@ def compare_map(
             f"cells, expected at least {_FEWEST_PLACES}: choose a map of the same "
             "volume"
         )
-    at, own = Places.of_points(cells[known]), RunMap.of(run)
+    at = Places.of_points(cells[known])
     distance = np.linalg.norm(cells[known], axis=1)
     pairs, columns = {}, {"distance": distance}
     for what in _UNITS:

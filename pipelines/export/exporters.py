@@ -11,11 +11,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 import dustmap
+from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import doing
 from pipelines.base.quantiles import KINDS
-from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
+from pipelines.cubes.cube import (
+    Cube,
+    cut_box,
+    cut_distance,
+    cut_sphere,
+    field_unit,
+    reach_of_cube,
+)
 from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
@@ -25,7 +33,6 @@ from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps import sky
 from pipelines.maps.answers import Answers
-from pipelines.maps.converted import with_change
 from pipelines.maps.density import (
     density_samples,
     map_and_columns,
@@ -35,7 +42,6 @@ from pipelines.maps.density import (
 from pipelines.maps.integrals import integrals_along, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
-from pipelines.maps.run_map import RunMap
 from pipelines.maps.stored import of_cube, of_sky_maps
 from pipelines.run.folder import Run, fit_of, read_run
 from pipelines.run.held_out import read_held_out
@@ -43,46 +49,53 @@ from pipelines.run.verdict import verdict
 from pipelines.saving.workspace import Workspace, claimed, unfinished
 
 Product = TypeVar("Product", Cube, SkyMaps)
+Converted = TypeVar("Converted", Cube, SkyMaps, Columns)
+
+
+def in_band(product: Converted, change: Conversion | None) -> Converted:
+    """Return a product in another band, with the change in its provenance.
+
+    The provenance of `Columns` is that of their cube.
+    """
+    if change is None:
+        return product
+    if isinstance(product, Cube) and product.finer:
+        return product.each(lambda level: in_band(level, change))
+    arrays = {
+        name: values * change.factor if field_unit(name, "mag") else values
+        for name, values in product.arrays.items()
+    }
+    if isinstance(product, Columns):
+        return replace(product, arrays=arrays)
+    return replace(product, arrays=arrays, meta=with_change(product.meta, change))
+
+
+def with_change(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
+    """Return a provenance with the conversion, and its citations."""
+    meta = {**meta, "extinction_band": change.target}
+    meta["band_conversions"] = [change.as_dict()]
+    if cited := meta.get("citation"):
+        works = {"band": change.target, "extinction_curve": change.cited}
+        meta["citation"] = {**cited, **works}
+    return meta
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """A ``map`` in the user's band, the written ``paths``, ``notes`` for the user."""
-
-    map: Answers
-    paths: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def write_sky(
-        self, path: Path, maps: SkyMaps, options: ExportOptions, *, overwrite: bool
-    ) -> None:
-        """Write maps on HEALPix pixels, and their coverage if asked for."""
-        order = options.ordering or ORDERINGS[0]
-        write_healpix(path, maps, ordering=order, overwrite=overwrite)
-        if options.moc:
-            from pipelines.formats.moc import write_mocs  # needs mocpy
-
-            self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
-        self.note_outside(path, maps.mean, maps.distances)
-
-    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
-        """Note the part of the sky outside the maps ``(e, n)``, if any."""
-        if parts := sky_outside(maps, distances):
-            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunProducts(Exported):
+class RunProducts:
     """The arrays of a run's products, in the user's band; computed on first use.
 
-    ``names`` are the requested products. Writers add ``notes`` for the user,
-    `export_run` the written ``paths``. ``work`` keeps parts of the density.
+    ``names`` are the requested products, ``change`` is that of the band. Writers add
+    ``notes`` for the user, `export_run` the written ``paths``. ``work`` keeps parts of
+    the density.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
+    change: Conversion | None = None
     work: Workspace | None = None
+    paths: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def density(self) -> tuple[Cube, list[Columns]]:
@@ -100,8 +113,13 @@ class RunProducts(Exported):
                 cube = cut_sphere(cube, options.sphere)
         else:
             cube, columns = map_and_columns(self.run, usual_ends(self.run))
-        shown = [self.map.convert(one) for one in columns.values()]
-        return self.map.convert(cube), shown
+        shown = [in_band(one, self.change) for one in columns.values()]
+        return in_band(cube, self.change), shown
+
+    @property
+    def factor(self) -> float:
+        """Factor on the run's values."""
+        return 1.0 if self.change is None else self.change.factor
 
     def integrals(
         self, directions: np.ndarray, edges: np.ndarray
@@ -109,7 +127,7 @@ class RunProducts(Exported):
         """Return the run's integrals ``(e, n)``, and which estimate of them it is."""
         stack, estimate = stack_of(self.run, self.options.estimate)
         found, regression = integrals_along(self.run, directions, edges, stack)
-        found = {name: self.map.factor * values for name, values in found.items()}
+        found = {name: self.factor * values for name, values in found.items()}
         return found, {"estimate": estimate, **regression}
 
     def judged(self, product: Product, answers: Answers) -> Product:
@@ -125,7 +143,7 @@ class RunProducts(Exported):
             places = Places.along(unit_vectors(held.l, held.b), held.distance[:, None])
             found = answers.moments(places, known, integrated=True)
             predicted = dict.fromkeys(KINDS, np.full(len(held), np.nan))
-            predicted |= {kind: found[kind] / self.map.factor for kind in known}
+            predicted |= {kind: found[kind] / self.factor for kind in known}
             law = None if run.posterior.residual is None else run.posterior.residual.law
             found = held.by(predicted, law)
             score = found.score(positive=run.plan.is_lognormal)
@@ -164,7 +182,24 @@ class RunProducts(Exported):
             # Between few distances pixels are not interpolated.
             nside = sky.default_nside(self.run)
         how = {"nside": nside, "estimate": self.options.estimate}
-        return self.map.convert(sky.integrated(self.run, distances=every, **how))
+        return in_band(sky.integrated(self.run, distances=every, **how), self.change)
+
+    def write_sky(
+        self, path: Path, maps: SkyMaps, options: ExportOptions, *, overwrite: bool
+    ) -> None:
+        """Write maps on HEALPix pixels, and their coverage if asked for."""
+        order = options.ordering or ORDERINGS[0]
+        write_healpix(path, maps, ordering=order, overwrite=overwrite)
+        if options.moc:
+            from pipelines.formats.moc import write_mocs  # needs mocpy
+
+            self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
+        self.note_outside(path, maps.mean, maps.distances)
+
+    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
+        """Note the part of the sky outside the maps ``(e, n)``, if any."""
+        if parts := sky_outside(maps, distances):
+            self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
 
 def export_run(
@@ -206,8 +241,9 @@ def export_run(
             f"{run} holds {held} posterior samples, got --samples {options.samples}: "
             "choose at most the former"
         )
-    by = {"curve": options.curve, "r_v": options.r_v}
-    own = RunMap.of(fitted).in_band(options.band, options.declare_band, **by)
+    stated = str(provenance(fitted)["extinction_band"])
+    bands = stated, options.band, options.declare_band
+    change = wanted_conversion(*bands, curve=options.curve, r_v=options.r_v)
     names = frozenset(name for name, paths in targets.items() if paths)
     how = {"overwrite": overwrite, "resume": resume}
     with nullcontext() if first is None else claimed(first, **how) as work:
@@ -217,7 +253,7 @@ def export_run(
             asked |= {"spacing": options.spacing, "box": str(options.box)}
             work.require(asked)
         given = {"names": names, "run": fitted, "options": options, "work": work}
-        products = RunProducts(map=own, **given)
+        products = RunProducts(change=change, **given)
         for name in EXPORTERS:
             for path in targets.get(name, ()):
                 doing(path.name)
@@ -232,7 +268,7 @@ def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     found = products.curves()
     samples, count = [], products.options.samples
     if count is not None:
-        scale = np.float32(products.map.factor)
+        scale = np.float32(products.factor)
         drawn = (density_samples(products.run, each, count) for each in cube.levels)
         samples = [scale * values for values in drawn]
     cube = products.judged(cube, of_cube(path, cube, found))
@@ -270,8 +306,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     edges = np.asarray(chosen, dtype=np.float64)
     found, estimate = products.integrals(vectors, edges)
     meta = provenance(run)
-    for change in products.map.changes:
-        meta = with_change(meta, change)
+    if products.change is not None:
+        meta = with_change(meta, products.change)
     meta = {**meta, **estimate}
     write_images(path, found, edges, wcs, meta, overwrite=overwrite)
     products.note_outside(path, found["mean"], edges)

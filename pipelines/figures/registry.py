@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
-from pipelines.cubes.cube import Cube
+from pipelines.cubes.cube import Cube, field_unit
 from pipelines.cubes.sky import near_the_sun
 from pipelines.figures.box import compare, density_slice, edge_on, face_on
 from pipelines.figures.integrals import shared_range
@@ -22,6 +23,7 @@ from pipelines.figures.style import save_figure
 from pipelines.maps.answers import Answers, Directions, MissingError, named
 from pipelines.maps.opening import open_answers, open_other
 from pipelines.maps.places import Places
+from pipelines.maps.queried import QueriedMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +43,11 @@ class PlotOptions:
     other: str | Path | None = None
     """Second map to compare with, as for `pipelines.maps.opening.open_other`."""
     factor: float | None = None
-    """Factor from its band to the band of the first map; if ``None``, known bands are
-    converted."""
+    """Factor from its values to the band of the first map; if ``None``, both are in one
+    band as far as known."""
     other_integrated: bool | None = None
     """``True`` if its values are extinctions from the observer, ``False`` if
-    densities."""
-    other_stated: dict[str, Any] = field(default_factory=dict)
-    """Statements about its file, as for `pipelines.maps.opening.open_answers`."""
-    band: str | None = None
-    """Band to convert to (`pipelines.bands`)."""
-    declare_band: str | None = None
-    """The map's own band, if unknown."""
-    curve: str | None = None
-    """Extinction curve of the conversion."""
-    r_v: float | None = None
-    """R_V of the conversion."""
+    densities; of objects with a query."""
     dpi: float = 300.0
     """Dots per inch of images."""
     panel: str | None = None
@@ -114,26 +106,25 @@ def _slice(source: Answers, options: PlotOptions) -> Figure:
     return density_slice(source.cube(), **plane, **_look(options))
 
 
-def _second(source: Answers, options: PlotOptions) -> Answers:
-    """Open the map to compare with."""
+def _second(source: Answers, options: PlotOptions) -> tuple[Answers, float]:
+    """Open the map to compare with, and return the factor on its values."""
     if options.other is None:
         raise MissingError("compare needs a second map: name it with --other")
     chosen = {"factor": options.factor, "integrated": options.other_integrated}
-    second = open_other(options.other, **chosen, **options.other_stated)
-    return second.in_band_of(source)
+    return open_other(options.other, source, **chosen)
 
 
 def _compare(source: Answers, options: PlotOptions) -> Figure:
-    second = _second(source, options)
+    second, times = _second(source, options)
     cube = source.cube()
-    try:
-        other = second.cube()
-    except MissingError:
-        # A map of the package dustmaps is queried at points of the first map's grid.
+    if isinstance(second, QueriedMap):
+        # At points of the first map's grid.
         places = Places.of_points(cube.points)
-        found = second.median_or_mean(places, integrated=False)
-        arrays = {"mean": places.restore(found)}
+        values = second.median_or_mean(places, integrated=False)
+        arrays = {"mean": places.restore(values)}
         other = Cube(x=cube.x, y=cube.y, z=cube.z, arrays=arrays)
+    else:
+        other = second.cube().each(partial(_multiplied, factor=times))
     return compare(
         cube,
         other,
@@ -142,6 +133,14 @@ def _compare(source: Answers, options: PlotOptions) -> Figure:
         axis=options.axis,
         at=options.at,
     )
+
+
+def _multiplied(cube: Cube, factor: float) -> Cube:
+    arrays = {
+        name: values * factor if field_unit(name, cube.unit) else values
+        for name, values in cube.arrays.items()
+    }
+    return replace(cube, arrays=arrays)
 
 
 # Name of the file, and drawing function, by name on the command line.
@@ -164,7 +163,7 @@ def check_used(kinds: Sequence[str], options: PlotOptions) -> None:
         (("sky",), ("distances", "nside")),
         (("los",), ("directions",)),
         (("slice", "compare"), ("axis", "at")),
-        (("compare",), ("other", "factor", "other_integrated", "other_stated")),
+        (("compare",), ("other", "factor", "other_integrated")),
     ):
         for name in () if set(concerned) & set(kinds) else names:
             if getattr(options, name) != getattr(PlotOptions(), name):
@@ -182,8 +181,6 @@ def draw(source: Answers, kind: str, options: PlotOptions) -> Figure:
         raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if options.panel is not None and kind in ("los", "compare"):
         raise MissingError(f"--panel does not apply to {kind}: leave it out")
-    bands = options.band, options.declare_band
-    source = source.in_band(*bands, curve=options.curve, r_v=options.r_v)
     try:
         return KINDS[kind][1](source, options)
     except MissingError:
@@ -199,14 +196,12 @@ def plot(
     kinds: Sequence[str] = (),
     options: PlotOptions | None = None,
     form: str = "png",
-    **stated: Any,
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw a run or an exported map into a folder, and replace figures there.
 
     Returns the files, and reasons for omitted figures unless their kind was requested.
     ``kinds`` are some of `KINDS`, by default all that the map allows; ``form`` is
-    ``png``, ``pdf`` or ``svg``; ``stated`` are facts of another program's map
-    (`pipelines.maps.opening.open_answers`).
+    ``png``, ``pdf`` or ``svg``.
 
     Raises `InputError` if the map lacks a product for a requested kind, or no figure is
     drawn.
@@ -215,7 +210,7 @@ def plot(
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a folder for the figures")
     check_used(kinds or list(KINDS), options)
-    source = open_answers(path, **stated)
+    source = open_answers(path)
     paths, left_out = [], {}
     for kind in kinds or KINDS:
         doing(f"the figure {kind}")
@@ -228,9 +223,9 @@ def plot(
             continue
         folder.mkdir(parents=True, exist_ok=True)
         paths.append(folder / f"{KINDS[kind][0]}.{form}")
-        origins = source.in_band(options.band, options.declare_band).origins()
+        origins = source.origins()
         if kind == "compare":
-            origins = [*origins, *_second(source, options).origins()]
+            origins = [*origins, *_second(source, options)[0].origins()]
         about = "; ".join([*filter(None, [source.verdict]), *map(named, origins)])
         save_figure(figure, paths[-1], dpi=options.dpi, about=about)
     if options.other is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.bands import Conversion, known_band, wanted_conversion
+from dustmap.memory import row_blocks
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.quantiles import KINDS, QUANTILES
@@ -36,7 +37,6 @@ Directions = Sequence[tuple[float, float]]
 Distances = Sequence[float] | None
 Sides = dict[str, Ends] | None
 """Ends [pc] by axis."""
-Product = TypeVar("Product", Cube, SkyMaps, Columns)
 PRIOR_SHARE = "prior_share"
 """The kind of the share of the mean that is the prior's, beyond the box."""
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
@@ -57,7 +57,7 @@ def probability(kind: Kind) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Answers:
-    """A map of any origin, in its own band; `in_band` returns it in another one.
+    """A map of any origin, in its own band.
 
     Values outside the map are NaN. ``path`` is the file, folder or name of the opened
     map, ``band`` the name of the extinction's band, ``verdict`` the one on the fit, and
@@ -69,16 +69,6 @@ class Answers:
     band: str = ""
     verdict: str = ""
     estimate: str = ""
-
-    @property
-    def changes(self) -> tuple[Conversion, ...]:
-        """Conversions to other bands, in order."""
-        return ()
-
-    @property
-    def factor(self) -> float:
-        """Factor on all values, from the map's own."""
-        return 1.0
 
     @property
     def box(self) -> Box:
@@ -104,10 +94,6 @@ class Answers:
     def has_samples(self) -> bool:
         """True if posterior samples are available."""
         return False
-
-    def identity(self) -> dict[str, Any]:
-        """Return path, band, verdict and estimate, for a map made of this one."""
-        return {item.name: getattr(self, item.name) for item in fields(Answers)}
 
     @property
     def known_band(self) -> str:
@@ -177,7 +163,7 @@ class Answers:
         )
 
     def prior(self) -> PriorIntegrals:
-        """Return the prior of the density, in the map's band.
+        """Return the prior of the density.
 
         Raises `InputError` if the map has none that is known beyond its box.
         """
@@ -192,10 +178,6 @@ class Answers:
         This method and those below raise `MissingError` if the map lacks the product.
         """
         raise self._lacks("density cube", "a cube or a run (map.zarr or map.fits)")
-
-    def sampled(self, spacing: float | None, box: Sides = None) -> Cube:
-        """Return the density at the points of a grid through the Sun [pc]."""
-        raise self._lacks("density at other points", "another program's map")
 
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
@@ -214,34 +196,6 @@ class Answers:
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
         """Return the extinction along lines of sight."""
         raise self._lacks("extinctions along rays", "a run or a newer map.zarr")
-
-    def convert(self, product: Product) -> Product:
-        """Return a product of the map without conversions in this map's band."""
-        return product
-
-    def in_band(
-        self, band: str | None, declared: str | None = None, **by: Any
-    ) -> Answers:
-        """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
-        return self.converted(wanted_conversion(self.band, band, declared, **by))
-
-    def converted(self, change: Conversion | None, factor: float = 1.0) -> Answers:
-        """Return this map converted, with all values multiplied by a factor."""
-        from pipelines.maps.converted import Converted  # its base is this class
-
-        if change is None and factor == 1:
-            return self
-        return Converted.of(self, change, factor)
-
-    def in_band_of(self, first: Answers) -> Answers:
-        """Return this map for a comparison, in the band of the first.
-
-        If either band is unknown, this map is assumed to be in the band of the first
-        map's file.
-        """
-        if self.known_band and first.known_band:
-            return self.in_band(first.known_band)
-        return self.converted(None, first.factor)
 
     def said(self, *, integrated: bool) -> str:
         """Describe the estimate of extinctions or densities; empty if unknown."""
@@ -276,6 +230,25 @@ class Answers:
 def named(origin: dict[str, Any]) -> str:
     """Return one of `Answers.origins` in a line."""
     return ", ".join(f"{key} {value}" for key, value in origin.items() if value != "")
+
+
+def extinctions_along(
+    answers: Answers, directions: np.ndarray, distances: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the moments of extinctions that a map holds, ``(e, n)`` each [mag].
+
+    ``directions`` are unit vectors ``(n, 3)``, ``distances`` [pc] have shape ``(e,)``.
+    """
+    kinds = answers.default_kinds(integrated=True)
+    shape = (len(directions), len(distances))
+    whole = {str(kind): np.empty(shape[::-1]) for kind in kinds}
+    far = np.broadcast_to(distances, shape)
+    for rows in row_blocks(len(directions), 1024 * len(distances)):
+        places = Places.along(directions[rows], far[rows])
+        found = answers.moments(places, kinds, integrated=True)
+        for kind in kinds:
+            whole[str(kind)][:, rows] = found[kind].reshape(places.shape).T
+    return whole
 
 
 def at_all_places(found: Found, inside: np.ndarray) -> Found:

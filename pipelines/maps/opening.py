@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import math
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from astropy import units as u
 
-from dustmap.memory import row_blocks
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box
-from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import is_own, open_checked, read_cube_and_curves, read_fits
-from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, read_zarr
-from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kinds
-from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
-from pipelines.maps.places import Places
+from pipelines.maps.answers import Answers
+from pipelines.maps.queried import PACKAGE, open_queried
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.saving.workspace import SUFFIX, unfinished
 from pipelines.storage.remote import RemoteFolder, is_remote
 
-Form = Literal["run", "store", "npz", "cube", "sky", "stars", "foreign"]
-PACKAGE = "dustmaps:"
-# Spacing [pc] of differences of extinctions and integrals of densities.
-STEP = 20.0
+Form = Literal["run", "store", "npz", "cube", "sky", "stars"]
 
 
 def form_of(path: Path) -> Form:
     """Return the form of a map on disk.
 
     A folder is a run, finished or not, unless it is a store; a file with no other known
-    signature is assumed to be FITS. ``foreign`` are zarr, HDF5, netCDF and FITS files
-    that this program did not write. Raises `InputError` if the path does not exist, or
-    a FITS file of this program is damaged.
+    signature is assumed to be FITS. Raises `InputError` if the path does not exist, is
+    another program's, or a FITS file is damaged.
     """
     stopped = unfinished(path) is not None
     if stopped and (path.name.endswith(SUFFIX) or not path.exists()):
@@ -54,7 +40,9 @@ def form_of(path: Path) -> Form:
         )
     if path.is_dir():
         if (path / "zarr.json").is_file() or (path / ".zgroup").is_file():
-            return "store" if is_own_store(path) else "foreign"
+            if not is_own_store(path):
+                raise _foreign(path)
+            return "store"
         is_run = any((path / name).is_file() for name in ("run.json", "config.toml"))
         return "stars" if not is_run and any(path.glob("[!.]*.parquet")) else "run"
     if path.suffix == ".npz":
@@ -64,54 +52,53 @@ def form_of(path: Path) -> Form:
         head = stream.read(1 << 16)
     if head[:4] == b"PAR1" or path.suffix in (".csv", ".ecsv", ".vot", ".parquet"):
         return "stars"
-    fits = head.startswith((b"SIMPLE  =", b"\x1f\x8b"))
-    if head.startswith((b"\x89HDF", b"CDF")) or (fits and not is_own(head)):
-        return "foreign"
+    if head.startswith((b"\x89HDF", b"CDF", b"\x1f\x8b")) or (
+        head.startswith(b"SIMPLE  =") and not is_own(head)
+    ):
+        raise _foreign(path)
     with open_checked(path) as hdus:
         table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         return "sky" if table else "cube"
 
 
+def _foreign(path: Path) -> InputError:
+    return InputError(
+        f"{path} was not written by this program: give its values as an object with "
+        "query(coordinates), open_map(object, integrated=, factor=); the page 'With "
+        "other tools' of the documentation has a FITS cube in a few lines"
+    )
+
+
 def open_answers(
-    path: str | Path, *, samples: str | Path | None = None, **stated: Any
+    reference: Any, *, samples: str | Path | None = None, **stated: Any
 ) -> Answers:
     """Open a map.
 
-    The path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by
-    chunk around places; another export (``map.fits``, ``map.healpix.fits``) or an
-    archive (`read_npz`), read whole and with fewer products; or a run folder, whose
-    values are computed anew. A store may be in a zip, or at a URL (https, s3). Maps of
-    other programs are cubes or sky maps by distance in FITS, HDF5, netCDF or zarr, or
-    ``dustmaps:MODULE.CLASS``; what is ``stated`` of them are arguments of
-    `pipelines.formats.foreign.Stated`, and ``declare_band``. ``samples`` is the run
-    folder for posterior samples of an export.
+    A path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk
+    around places; another export (``map.fits``, ``map.healpix.fits``) or an archive
+    (`read_npz`), read whole and with fewer products; or a run folder, whose values are
+    computed anew. A store may be in a zip, or at a URL (https, s3). ``samples`` is the
+    run folder for posterior samples of an export. Objects with ``query``, and
+    ``dustmaps:NAME``, are opened with what is ``stated`` by `open_queried`.
 
     Raises `InputError` if the path is none of these, or is incomplete or altered, if
-    the samples belong to another map or band, or another program's map needs what is
-    not stated.
+    the samples belong to another map or band, or as `open_queried`.
     """
-    band, given = stated.pop("declare_band", None), Stated(**stated)
-    if str(path).startswith(PACKAGE):
-        return open_named(str(path), given).in_band(None, band)
-    if is_remote(path) and not given.given() and samples is None:
-        return open_store(Path(path), RemoteFolder(str(path))).in_band(None, band)
-    path = Path(path)
-    form = form_of(path)
-    if form == "foreign":
+    if is_queried(reference):
         if samples is not None:
-            raise InputError(
-                f"{path} is another program's map, and a run has no samples of it: "
-                "leave --samples out; samples in its own file need no option"
-            )
-        return open_foreign(path, given).in_band(None, band)
-    if names := given.given():
+            raise InputError(f"{reference} has no run whose samples it could have")
+        return open_queried(reference, **stated)
+    if given := [name for name, value in stated.items() if value not in (None, {})]:
         raise InputError(
-            f"{path} was written by this program and states its unit and band: leave "
-            f"out {', '.join('--' + name.replace('_', '-') for name in names)}"
+            f"{reference} says what its values are: {', '.join(given)} go with maps of "
+            "the package dustmaps"
         )
-    match form:
+    if is_remote(reference) and samples is None:
+        return open_store(Path(reference), RemoteFolder(str(reference)))
+    path = Path(reference)
+    match form_of(path):
         case "run":
-            return open_run(path).in_band(None, band)
+            return open_run(path)
         case "store":
             answers = open_store(path)
         case "sky":
@@ -123,16 +110,10 @@ def open_answers(
             )
         case "cube":
             answers = of_cube(path, *read_cube_and_curves(path))
-        case _:
-            answers = of_cube(path, _READERS[form](path))
+        case "npz":
+            answers = of_cube(path, read_npz(path))
     if samples is None:
-        return answers.in_band(None, band)
-    if answers.origins() and "run" not in answers.meta:
-        raise InputError(
-            f"{path} is an export of another program's map, and a run has no samples "
-            "of it: leave --samples out, and open the file that it was exported from "
-            "if that holds samples"
-        )
+        return answers
     draws = open_run(samples)
     if draws.band != answers.band:
         raise InputError(
@@ -153,8 +134,7 @@ def open_answers(
             f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
             "its own run"
         )
-    whole = replace(answers, draws=draws.estimated(answers.estimate or None))
-    return whole.in_band(None, band)
+    return replace(answers, draws=draws.estimated(answers.estimate or None))
 
 
 def open_run(path: str | Path) -> Answers:
@@ -166,223 +146,54 @@ def open_run(path: str | Path) -> Answers:
     return RunMap.of(read_run(path))
 
 
+def is_queried(reference: Any) -> bool:
+    """Return true for ``dustmaps:NAME``, and for objects that are no paths."""
+    if isinstance(reference, str):
+        return reference.startswith(PACKAGE)
+    return not isinstance(reference, Path)
+
+
 def open_other(
     reference: Any,
+    first: Answers,
     *,
     factor: float | None = None,
-    integrated: bool | None = None,
-    query: dict[str, Any] | None = None,
-    step: float | None = None,
     **stated: Any,
-) -> Answers:
-    """Open a map that continues another one, or is compared with it.
+) -> tuple[Answers, float]:
+    """Open a map, which may be open already, to compare with a ``first`` one.
 
     A cube is always integrated between its own points, and is NaN along rays on which
-    it has no dust. The ``reference`` is a path as for `open_answers`,
-    ``dustmaps:MODULE.CLASS``, an opened map, or an object with ``.query(coordinates)``,
-    whose values are extinctions from the observer if ``integrated``; ``query`` are its
-    keywords, and ``step`` is the spacing of differences and integrals [pc]. ``stated``
-    is as for `open_answers`; a unit or a published map says what ``integrated`` says.
-    The ``factor`` leads from its values to mag (mag/pc) in the band of the first, and
-    is required for a map of the package dustmaps; without it maps of known bands are
-    converted.
+    it has no dust. Returns the map, and the factor from its values to mag (mag/pc) in
+    the band of the first: the ``factor``, which a map of the package dustmaps applies
+    itself (`open_queried`, with what is ``stated``).
 
-    Raises `InputError` if the map cannot be opened, or a required option is missing.
+    Raises `InputError` if the map cannot be opened, or both bands are known and differ
+    and no factor is given.
     """
-    stated = {name: value for name, value in stated.items() if value is not None}
     reference = getattr(reference, "answers", reference)
-    package = isinstance(reference, str) and reference.startswith(PACKAGE)
-    path = isinstance(reference, str | Path) and not package
-    if (path or isinstance(reference, Answers)) and (integrated is not None or query):
-        raise InputError(
-            f"{reference} says what its values are: --integrated, --differential and "
-            "--query (integrated=, query=) are for maps of the package dustmaps"
-        )
-    if factor is not None and not factor > 0:
-        raise InputError(f"a factor between bands is above 0, got {factor:g}")
-    if package and not (factor or stated.keys() & {"declare_band", "map_of"}):
-        raise InputError(
-            f"{reference}: give --factor, which converts its values to mag (or, "
-            "with --differential, mag/pc) in the band of this map (see its docs), or "
-            "--map-of, or --declare-band"
-        )
+    times = 1.0 if factor is None else factor
     if isinstance(reference, Answers):
-        found = reference
-    elif not path:
-        band, given = stated.pop("declare_band", None), Stated(**stated)
-        how = {"integrated": integrated, "query": query, "step": step}
-        found = open_named(reference, given, **how).in_band(None, band)
-    elif (form := form_of(Path(reference))) in _READERS and not stated:
-        file = Path(reference)
-        found = of_cube(file, _READERS[form](file), blank=True)
+        second = reference
+    elif is_queried(reference):
+        second, times = open_queried(reference, factor=factor, **stated), 1.0
     else:
-        found = open_answers(Path(reference), **stated)
-    # In its own band, or by the factor to the first's.
-    band = found.band if factor is None else ""
-    return replace(found, band=band).converted(None, factor or 1.0)
-
-
-def open_named(
-    reference: Any,
-    stated: Stated,
-    *,
-    integrated: bool | None = None,
-    query: dict[str, Any] | None = None,
-    step: float | None = None,
-) -> QueriedMap:
-    """Open ``dustmaps:MODULE.CLASS``, or an object with ``.query``.
-
-    Raises `InputError` if neither ``integrated`` nor a unit nor a published map says
-    what its values are.
-    """
-    source, name = reference, type(reference).__name__
-    if isinstance(reference, str):
-        source, name = open_package(reference.removeprefix(PACKAGE)), reference
-    elif not hasattr(source, "query"):
-        raise InputError(f"{name} is no map: expected an object with .query")
-    facts = stated.facts
-    text = stated.unit or facts.get("unit")
-    parsed, scale = None if text is None else parse_unit(text), 1.0
-    if text is not None:
-        if parsed is None or parsed.per_bin:
-            raise InputError(f"--unit {text!r}: expected mag or mag per length")
-        sums = parsed.unit.is_equivalent(u.mag)
-        if integrated not in (None, sums):
-            raise InputError(
-                f"{name}: values in {text} are {'extinctions' if sums else 'densities'}"
-                ": leave --integrated and --differential out"
-            )
-        integrated = sums
-        scale = parsed.unit.to(u.mag if sums else u.mag / u.pc)
-    if integrated is None:
+        second = _second(reference, **stated)
+    bands = first.known_band, second.known_band
+    if factor is None and all(bands) and len({*bands}) > 1:
         raise InputError(
-            f"choose the quantity that {name}.query returns: extinction "
-            "(integrated=True, --integrated, --unit mag) or density (integrated=False, "
-            "--differential, --unit mag/pc)"
+            f"{first.path} is in {bands[0]}, {second.path} in {bands[1]}: give the "
+            "factor from the latter to the former (--factor, factor=)"
         )
-    return QueriedMap(
-        path=Path(name),
-        band=facts.get("band", "" if parsed is None else parsed.band),
-        source=source,
-        integrated=integrated,
-        options=query or {},
-        step=STEP if step is None else step,
-        scale=scale,
-        stated=stated,
-    )
+    return second, times
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class QueriedMap(Sampled):
-    """An object with ``.query(coordinates)``, such as those of the package dustmaps.
-
-    Its values are extinctions from the observer if ``integrated``, else densities.
-    ``options`` are keywords of ``query``, such as ``mode="median"``; ``step`` [pc] is
-    the spacing of integrals of densities and differences of extinctions; values are
-    multiplied by ``scale``.
-    """
-
-    source: Any
-    integrated: bool
-    scale: float = 1.0
-    stated: Stated = field(default_factory=Stated)
-    options: dict[str, Any] = field(default_factory=dict)
-    step: float = STEP
-
-    @property
-    def box(self) -> Box:
-        # Unknown: the object itself returns NaN outside.
-        return EVERYWHERE
-
-    @property
-    def facts(self) -> Facts:
-        return {"map": str(self.path), **origin_facts(self.stated)}
-
-    def origins(self) -> list[dict[str, Any]]:
-        unit = self.stated.unit or ("mag" if self.integrated else "mag/pc")
-        return [origin_of(self, self.stated, unit)]
-
-    def kinds(self, *, integrated: bool) -> tuple[str, ...]:
-        return ("mean",)
-
-    def reach(self, places: Places) -> np.ndarray:
-        raise self._lacks("end", "finite distances")
-
-    def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
-        answer = self._differenced if self.integrated else self._summed
-        if integrated == self.integrated:
-            answer = self._query
-        return dict.fromkeys(kinds, answer(places))
-
-    def _query(self, places: Places) -> np.ndarray:
-        values = self.source.query(places.coords, **self.options)
-        plain = np.asarray(getattr(values, "value", values), dtype=np.float64)
-        plain = self.scale * plain
-        if plain.shape != (len(places),):
-            raise InputError(
-                f"{type(self.source).__name__}.query returned shape {plain.shape} for "
-                f"{len(places)} coordinates, expected one value each: choose a mode "
-                "(--query mode=mean or median)"
-            )
-        return plain
-
-    def _differenced(self, places: Places) -> np.ndarray:
-        """Return the density from extinctions half a step before and behind."""
-        half = self.step / 2
-        near, far = np.maximum(places.distance - half, 0.0), places.distance + half
-        # The extinction at the observer is zero, where maps return NaN.
-        start = self._query(places.at(np.maximum(near, NOTHING)))
-        start = np.where(near > 0, start, 0.0)
-        return (self._query(places.at(far)) - start) / (far - near)
-
-    def _summed(self, places: Places) -> np.ndarray:
-        """Integrate by the midpoint rule, with at most ``step`` between nodes."""
-        count = math.ceil(float(places.distance.max(initial=self.step)) / self.step)
-        share = (np.arange(count) + 0.5) / count
-        found = np.empty(len(places))
-        # Coordinates and value of every node.
-        for part in row_blocks(len(places), 128 * count):
-            some = places.select(part)
-            nodes = Places.along(some.directions, some.distance[:, None] * share)
-            values = self._query(nodes).reshape(-1, count)
-            found[part] = values.mean(axis=1) * some.distance
-        return found
-
-
-def open_package(name: str) -> Any:
-    """Open a map object ``MODULE.CLASS`` of the package dustmaps.
-
-    Raises `InputError` if the package, the map or its data are missing.
-    """
-    module_name, _, class_name = name.partition(".")
-    with warnings.catch_warnings():
-        # Without a configuration file the defaults apply.
-        warnings.filterwarnings("ignore", "(?s).*Configuration file not found")
-        try:
-            base = importlib.import_module("dustmaps.map_base").DustMap
-            module = importlib.import_module(f"dustmaps.{module_name}")
-        except ImportError as error:
-            raise InputError(
-                f"no map {module_name!r} of the package dustmaps ({error}): is it "
-                "installed (pip install 'dustmap[dustmaps]')?"
-            ) from error
-    found = {
-        name: each
-        for name, each in inspect.getmembers(module, inspect.isclass)
-        if issubclass(each, base) and each.__module__ == module.__name__
-    }
-    if class_name not in found:
-        raise InputError(
-            f"name one of the maps of dustmaps.{module_name} as {PACKAGE}{module_name}"
-            f".CLASS: {', '.join(found) or 'there is none'}"
-        )
-    try:
-        return found[class_name]()
-    except (OSError, TypeError, ValueError) as error:
-        raise InputError(
-            f"dustmaps.{name} cannot be opened ({type(error).__name__}: {error}): "
-            "fetch its data first, as described in its documentation"
-        ) from error
+def _second(reference: Any, **stated: Any) -> Answers:
+    """Open a map on disk, a cube without extinctions of its own."""
+    path = Path(reference)
+    plain = all(value in (None, {}) for value in stated.values())
+    if plain and (form := form_of(path)) in _READERS:
+        return of_cube(path, _READERS[form](path), blank=True)
+    return open_answers(path, **stated)
 
 
 def read_npz(path: Path) -> Cube:

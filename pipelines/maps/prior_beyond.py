@@ -19,7 +19,9 @@ used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,21 +49,36 @@ from pipelines.maps.answers import (
 )
 from pipelines.maps.places import Places
 from pipelines.maps.sky import pixel_directions
-from pipelines.maps.wrapped import Wrapped
 
 # Resolution at the faces in sky maps, where cells are 1 to 3 deg wide.
 _FACES_NSIDE = 32
 
 
+def _of_own(name: str) -> Any:
+    """Return a property that is the attribute, or the bound method, of ``own``."""
+    return property(attrgetter(f"own.{name}"))
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PriorBeyond(Wrapped):
+class PriorBeyond(Answers):
     """The map ``own``, and beyond its box the ``law`` of its prior.
 
     The kind ``prior_share`` is the share of the mean that is the prior's: 0 in the box,
     1 for densities beyond.
     """
 
+    own: Answers
     law: PriorIntegrals
+
+    box = _of_own("box")
+    extent = _of_own("extent")
+    fit = _of_own("fit")
+    has_samples = _of_own("has_samples")
+    support = _of_own("support")
+    last_star = _of_own("last_star")
+    cube = _of_own("cube")
+    columns = _of_own("columns")
+    lines = _of_own("lines")
 
     @classmethod
     def of(cls, own: Answers) -> PriorBeyond:
@@ -69,7 +86,11 @@ class PriorBeyond(Wrapped):
 
         Raises `InputError` if it has none that is known beyond its box.
         """
-        return cls(**own.identity(), own=own, law=own.prior())
+        about = {item.name: getattr(own, item.name) for item in fields(Answers)}
+        return cls(**about, own=own, law=own.prior())
+
+    def _estimated(self, estimate: str) -> Answers:
+        return replace(self, own=self.own.estimated(estimate), estimate=estimate)
 
     @property
     def facts(self) -> Facts:

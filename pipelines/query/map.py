@@ -175,12 +175,6 @@ class DustMap:
 
         return DustMap(answers=PriorBeyond.of(self.answers))
 
-    def in_band(
-        self, band: str | None, declared: str | None = None, **by: Any
-    ) -> DustMap:
-        """Return this map in another band (`pipelines.bands.wanted_conversion`)."""
-        return DustMap(answers=self.answers.in_band(band, declared, **by))
-
     def query(
         self,
         coords: SkyCoord,
@@ -472,26 +466,27 @@ class DustMap:
 
 
 def open_map(
-    path: str | Path,
+    reference: Any,
     *,
     samples: str | Path | None = None,
     outside: str = "nan",
     **stated: Any,
 ) -> DustMap:
-    """Open a map store, another export, a run folder or another program's map.
+    """Open a map store, another export, a run folder, or an object with ``query``.
 
     ``samples`` is the run folder for posterior samples of a store. ``outside="prior"``
-    continues the map beyond its box (`DustMap.with_outside`). ``stated`` supplies
-    what another program's file lacks: ``unit="mag/pc"``, ``declare_band="A_V"``,
-    ``map_of="edenhofer2024"``, ``origin``, ``step``, ``frame``
-    (`pipelines.formats.foreign.Stated`). Raises `InputError` if this is not a map, the
-    samples belong to another map or band, what the file lacks is not stated, or the map
-    has no prior that is known outside.
+    continues the map beyond its box (`DustMap.with_outside`). Objects are those of the
+    package dustmaps, by name too (``dustmaps:edenhofer2023``), or others with
+    ``query(coordinates)``; ``stated`` is what they return, ``integrated=False,
+    factor=2.8`` (`pipelines.maps.queried.open_queried`), and may be left out for the
+    classes in ``catalogs/maps/published.toml``. Raises `InputError` if this is not a
+    map, the samples belong to another map or band, what an object returns is not known,
+    or the map has no prior that is known outside.
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
-    place = path if isinstance(path, str) else path_of(path, "the path of a map")
-    stated = {name: value for name, value in stated.items() if value is not None}
-    dust = DustMap(answers=open_answers(place, samples=run, **stated))
+    if not hasattr(reference, "query") and not isinstance(reference, str):
+        reference = path_of(reference, "the path of a map, or an object with query")
+    dust = DustMap(answers=open_answers(reference, samples=run, **stated))
     return dust.with_outside(outside)
 
 

@@ -14,6 +14,7 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.table import Column
 
+from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
 from pipelines.formats.citation import PROGRAM
@@ -48,7 +49,8 @@ class QueryOptions:
     """Options of a query at each row.
 
     ``integrated`` lists one quantity or both; without a ``mode`` the columns are mean,
-    std and five quantiles. ``extinction`` [mag] selects the distance at which it is
+    std and five quantiles. The ``change`` of the band multiplies the results by its
+    factor. ``extinction`` [mag], in its band, selects the distance at which it is
     reached, ``beam`` the average extinction over a beam. Names of the new columns
     begin with ``prefix``.
     """
@@ -61,11 +63,21 @@ class QueryOptions:
     beam: Beam | None = None
     seed: int = 0
     prefix: str = ""
+    change: Conversion | None = None
 
     @property
     def directions(self) -> bool:
         """True if distances are ignored."""
         return self.total or self.extinction is not None
+
+    @property
+    def factor(self) -> float:
+        """Factor on the map's values."""
+        return 1.0 if self.change is None else self.change.factor
+
+    def band(self, dust: DustMap) -> str:
+        """Return the band of the results."""
+        return dust.band if self.change is None else self.change.target
 
 
 def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any]:
@@ -79,7 +91,8 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
     some = cast(SkyCoord, coords[known])
     found: dict[str, u.Quantity] = {}
     if options.extinction is not None:
-        crossing, flags = dust.distance_at(some, options.extinction, return_flags=True)
+        wanted = options.extinction / options.factor
+        crossing, flags = dust.distance_at(some, wanted, return_flags=True)
         ends = ("distance_reached", "distance_lower", "distance_upper")
         found = dict(zip(ends, crossing, strict=True))
     elif options.beam is not None:
@@ -95,6 +108,8 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
     for name, part in found.items():
         values = np.full(len(known), np.nan)
         values[known] = part.value
+        if part.unit != u.pc:
+            values *= options.factor
         text = _description(name, dust, options)
         columns[name] = Column(values, unit=part.unit, description=text)
     for name in flags.dtype.names or ():
@@ -166,7 +181,7 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
     elif kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")
-    stated = "".join(f", {one}" for one in (dust.band, said) if one)
+    stated = "".join(f", {one}" for one in (options.band(dust), said) if one)
     return f"{statistic} of the {what} {place}{stated}"
 
 
@@ -257,12 +272,12 @@ def write_answers(
             for column in own.values()
         )
         new = dict(zip(names, infos, strict=True))
-        about = {**PROGRAM, "map": dust.path.name, "band": dust.band}
+        about = {**PROGRAM, "map": dust.path.name, "band": options.band(dust)}
         about |= {"extinctions": dust.answers.said(integrated=True)}
         for number, origin in enumerate(dust.answers.origins(), start=1):
             about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
-        if not dust.band:
-            about["band"] = "unknown" if dust.answers.origins() else ""
+        if not about["band"] and dust.answers.origins():
+            about["band"] = "unknown"
         counts: Counter[str] = Counter()
         file = answer_file(output, targets.columns, new, about, overwrite=overwrite)
         write = stack.enter_context(file)

@@ -14,18 +14,17 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 from matplotlib.colors import to_hex
 
-from pipelines.bands import conversion, known_band
+from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.schema import Stars, read_stars
-from pipelines.cubes.cube import AXES, Cube
+from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import near_the_sun
 from pipelines.cubes.thinned import POINTS, shown_levels, thinned
 from pipelines.figures.integrals import crossed, density_name, ratio
 from pipelines.figures.scales import UNMAPPED, colour_scale
-from pipelines.maps.answers import Answers, MissingError
-from pipelines.maps.foreign import extinctions_along
+from pipelines.maps.answers import Answers, MissingError, extinctions_along
 from pipelines.maps.places import Places
 from pipelines.view.embedding import encoded, packed
 
@@ -46,53 +45,49 @@ _BEYOND = 1e9
 _KINDS = {"mean": "value", "p50": "value", "std": "error", "ratio": "ratio"}
 
 
-def gather(
-    source: Answers, *, stars: Path | None = None, reach: float | None = None
-) -> dict[str, Any]:
+def gather(source: Answers, *, stars: Path | None = None) -> dict[str, Any]:
     """Return what a map holds for its page, JSON-serialisable.
 
     ``absent`` says why a part is left out, ``meta`` is the provenance of the map's own
-    products. ``stars`` is a table of stars to show (of `dustmap ingest`), converted to
-    the map's band if both bands are known; a run shows its own. ``reach`` [pc] is the
-    end of a map that does not state one.
+    products. ``stars`` is a table of stars to show (of `dustmap ingest`); a run shows
+    its own.
 
-    Raises `InputError` if the map holds neither densities nor extinctions, its end is
-    not known, or the table is none.
+    Raises `InputError` if the map holds neither densities nor extinctions, or the table
+    is none or in another band.
     """
-    end = source.extent if reach is None else min(reach, source.extent)
-    if not math.isfinite(end):
-        raise InputError(f"{source.path} does not say where it ends: give --reach PC")
     absent: dict[str, str] = {}
     parts: dict[str, Any] = {"cubes": None, "sky": None}
     meta: dict[str, Any] = {}
     doing("the map's density")
     try:
-        cube = density_of(source, end)
+        cube = source.cube()
         parts["cubes"], meta = _cubes(source, cube), cube.meta
     except MissingError as error:
         absent["cubes"] = str(error)
     doing("the map's extinctions")
     try:
-        parts["sky"] = _sky(source, end)
+        parts["sky"] = _sky(source)
     except MissingError as error:
         absent["sky"] = str(error)
     if len(absent) == 2:
         raise MissingError(" ".join(absent.values()))
     if parts["cubes"] is None:
         meta = source.sky_maps().meta
-    factor = 1.0
     if stars is not None:
         bands = known_band(stated_band(stars)), source.known_band
-        if all(bands):
-            factor = conversion(*bands).factor
+        if all(bands) and len({*bands}) > 1:
+            raise InputError(
+                f"{stars} is in {bands[0]}, {source.path} in {bands[1]}: ingest it "
+                f"with --band '{bands[1]}'"
+            )
     elif source.fit is not None:
-        stars, factor = source.fit.path / "stars.parquet", source.factor
+        stars = source.fit.path / "stars.parquet"
     # Rotates unit vectors of ICRS to Galactic ones.
     axes: Any = SkyCoord(np.eye(3), representation_type="cartesian", frame="icrs")
     return parts | {
         "absent": absent,
         "meta": meta,
-        "stars": None if stars is None else _stars(read_stars(stars), factor),
+        "stars": None if stars is None else _stars(read_stars(stars)),
         "clouds": clouds(),
         "icrs": axes.galactic.cartesian.xyz.value.tolist(),
         "unmapped": to_hex(UNMAPPED),
@@ -106,19 +101,6 @@ def clouds() -> list[dict[str, Any]]:
     _, *found = csv.reader(line for line in lines if not line.startswith("#"))
     names = ("l", "b", "distance", "error")
     return [dict(zip(names, map(float, row[1:])), name=row[0]) for row in found]
-
-
-def density_of(source: Answers, end: float) -> Cube:
-    """Return the density of a map on its own grid, or else on a grid to ``end`` [pc].
-
-    Raises `MissingError` if the map has none.
-    """
-    if not math.isfinite(source.extent):
-        return source.sampled(None, dict.fromkeys(AXES, (-end, end)))
-    try:
-        return source.cube()
-    except MissingError:
-        return source.sampled(None)
 
 
 def shown_arrays(cube: Cube) -> dict[str, np.ndarray]:
@@ -198,11 +180,11 @@ def _columns(source: Answers, level: Cube, number: int) -> dict[str, dict[str, A
     return found
 
 
-def _sky(source: Answers, end: float) -> dict[str, Any]:
+def _sky(source: Answers) -> dict[str, Any]:
     """Return curves of the extinction at pixels' centres, RING order, Galactic."""
     if "mean" not in source.kinds(integrated=True):
         raise MissingError(f"{source.path} holds no mean extinctions from the Sun")
-    distances = np.linspace(0.0, end, _DISTANCES + 1)[1:]
+    distances = np.linspace(0.0, source.extent, _DISTANCES + 1)[1:]
     pixels = np.arange(healpy.nside2npix(_NSIDE))
     directions = np.stack(healpy.pix2vec(_NSIDE, pixels), axis=-1)
     found = extinctions_along(source, directions, distances)
@@ -227,15 +209,15 @@ def _sky(source: Answers, end: float) -> dict[str, Any]:
     }
 
 
-def _stars(stars: Stars, factor: float) -> dict[str, Any]:
-    """Return at most so many stars as a page holds, with a factor on extinctions."""
+def _stars(stars: Stars) -> dict[str, Any]:
+    """Return at most so many stars as a page holds."""
     columns = {"l": stars.l, "b": stars.b, "distance": stars.distance}
     if stars.distance_error is not None:
         # Of a star without a stated error it is zero.
         columns["distance_error"] = stars.distance_std
     if stars.extinction is not None and stars.extinction_error is not None:
-        columns["extinction"] = factor * stars.extinction
-        columns["extinction_error"] = factor * stars.extinction_error
+        columns["extinction"] = stars.extinction
+        columns["extinction_error"] = stars.extinction_error
     rows = np.arange(len(stars))
     if len(rows) > _STARS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _STARS, replace=False))

@@ -57,7 +57,6 @@ def view_page(
         said=source.said(integrated=True),
         facts={k: v for k, v in source.facts.items() if k != "verdict"},
         origins=[named(origin) for origin in source.origins()],
-        changes=[change.summary() for change in source.changes],
         papers=cited_papers(meta.get("citation") or {}),
         inputs=meta.get("inputs") or [],
         program=meta.get("program", ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,10 +17,9 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.table import strict_json
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.thinned import shown_levels
-from pipelines.maps.answers import Answers, MissingError
-from pipelines.maps.foreign import extinctions_along
+from pipelines.maps.answers import Answers, MissingError, extinctions_along
 from pipelines.maps.places import Places
-from pipelines.view.data import density_of, shown_arrays
+from pipelines.view.data import shown_arrays
 
 # Distances of a curve: finer than the page's own.
 _NODES = 160
@@ -38,11 +36,9 @@ class _Handler(BaseHTTPRequestHandler):
         source: Answers,
         page: bytes,
         levels: Sequence[Cube],
-        reach: float | None,
         *args: Any,
     ) -> None:
-        self._source, self._page = source, page
-        self._levels, self._reach = levels, reach
+        self._source, self._page, self._levels = source, page, levels
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -59,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
                 given = dict(parse_qsl(asked.query))
                 if asked.path == "/curve":
                     towards = float(given["l"]), float(given["b"])
-                    answer = curve(self._source, *towards, reach=self._reach)
+                    answer = curve(self._source, *towards)
                 else:
                     level = self._levels[int(given["level"])]
                     how = given["view"], float(given["at"])
@@ -87,10 +83,8 @@ def curve(
     source: Answers,
     l: float,  # noqa: E741
     b: float,
-    *,
-    reach: float | None = None,
 ) -> dict[str, Any]:
-    """Return the extinction towards a direction [deg] as far as map or ``reach`` go.
+    """Return the extinction towards a direction [deg] as far as the map goes.
 
     Values outside the map are NaN. Raises `InputError` if b is no latitude.
     """
@@ -98,9 +92,7 @@ def curve(
         raise InputError(f"expected l and -90 <= b <= 90 deg, got {l:g} and {b:g}")
     towards = unit_vectors(np.array([l]), np.array([b]))
     place = Places.of_points(towards)
-    end = math.inf if reach is None else reach
-    if math.isfinite(source.extent):
-        end = min(float(source.reach(place)[0]), 2.0 * source.extent, end)
+    end = min(float(source.reach(place)[0]), 2.0 * source.extent)
     distances = np.linspace(0.0, end, _NODES + 1)[1:]
     found = extinctions_along(source, towards, distances)
     return {
@@ -142,14 +134,12 @@ def plane(cube: Cube, name: str, view: str, at: float) -> dict[str, Any]:
     }
 
 
-def make_server(
-    source: Answers, page: str, port: int = 0, *, reach: float | None = None
-) -> ThreadingHTTPServer:
+def make_server(source: Answers, page: str, port: int = 0) -> ThreadingHTTPServer:
     """Return a server of the page at 127.0.0.1; port 0 is any free one."""
     try:
-        cube = density_of(source, source.extent if reach is None else reach)
+        cube = source.cube()
         levels = [cube.levels[number] for number in shown_levels(cube).values()]
     except MissingError:
         levels = []
-    handler = partial(_Handler, source, page.encode("utf-8"), levels, reach)
+    handler = partial(_Handler, source, page.encode("utf-8"), levels)
     return ThreadingHTTPServer(("127.0.0.1", port), handler)
