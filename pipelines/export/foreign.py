@@ -14,14 +14,13 @@ from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.images import Field, sky_vectors, write_images
-from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
 from pipelines.maps.foreign import extinctions_along
 from pipelines.maps.opening import PACKAGE, form_of, open_answers
 from pipelines.maps.places import Places
 
-_CUBES = {"zarr": write_zarr, "fits": write_fits, "vti": write_vti}
+_CUBES = {"zarr": write_zarr, "fits": write_fits}
 
 
 def export_map(
