@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dustmap.noise import Normal, StudentT
     from dustmap.posterior import Posterior
     from pipelines.api import (
-        Beam,
         DustMap,
         fill,
         fit,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Beam",
     "DustMap",
     "FullBatch",
     "Grid",

@@ -128,8 +128,7 @@ class Continued(Answers):
     def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
         # The other map has no error.
         raise InputError(
-            "distances at given extinctions, and beams, need a single map: open the "
-            "map without --fill"
+            "distances at given extinctions need a single map: open it without --fill"
         )
 
     def cube(self) -> Cube:
