@@ -26,20 +26,10 @@ if TYPE_CHECKING:
     from dustmap.nested_grids import NestedGrids
     from dustmap.noise import Normal, StudentT
     from dustmap.posterior import Posterior
-    from pipelines.api import (
-        Beam,
-        DustMap,
-        fit,
-        ingest,
-        open_map,
-        predict,
-        regress,
-        simulate,
-    )
+    from pipelines.api import DustMap, fit, ingest, open_map, predict, regress, simulate
 
 __version__ = "0.1.0"
 __all__ = [
-    "Beam",
     "DustMap",
     "FullBatch",
     "Grid",

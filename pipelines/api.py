@@ -23,7 +23,6 @@ from pipelines.base.quantities import numbers, path_of
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.tables import as_file, is_table
 from pipelines.maps.places import places_of
-from pipelines.query import Beam as Beam
 from pipelines.query import DustMap, open_map
 
 if TYPE_CHECKING:

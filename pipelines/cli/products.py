@@ -45,9 +45,6 @@ _PRODUCTS = [
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
 @click.option("--nside", type=int, help="Resolution of all HEALPix products.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
-@click.option(
-    "--moc", is_flag=True, default=None, help="Also the coverage by distance: mocpy."
-)
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
 @click.option("--center", "centre", type=DIRECTION, help="Of images.  [default: 0,0]")
 @click.option(

@@ -59,8 +59,6 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("--pct", type=PERCENTILES, help="Percentiles of --mode percentile.")
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
 @click.option("--at-extinction", type=float, help="Return its distance [mag].")
-@click.option("--radius", type=ANGLE, help="Average extinction within this angle.")
-@click.option("--fwhm", type=ANGLE, help="Average over a Gaussian beam.")
 @click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
 @target_options
@@ -79,7 +77,6 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     dustmap query map.zarr --l 90 --b 5 --distance 400
     dustmap query map.zarr --ra 83.8 --dec -5.4 --at-extinction 0.5
     dustmap query map.zarr stars.parquet -o answers.parquet --integrated
-    dustmap query run --l 90 --b 5 --distance 400 --radius 30arcmin
 
     Without a mode: mean, std, and quantiles from 2.5% to 97.5%. Every row of TABLE is
     kept, with all of its columns; values outside the map, or without a position or
@@ -178,39 +175,23 @@ def _predict_distances(run: Path, table: Path, options: dict[str, Any]) -> None:
 
 
 def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
-    from pipelines.query.beams import Beam
     from pipelines.query.table import QueryOptions
 
     chosen, total, pct = options["integrated"], options["total"], options["pct"]
-    of_beam = ("mode", "pct", "total", "seed")
     if options["at_extinction"] is not None:
-        others = (*of_beam, "integrated", "radius", "fwhm")
+        others = ("mode", "pct", "total", "seed", "integrated")
         refuse(others, "does not go with --at-extinction")
     if options["mode"] != "random_sample":
         refuse(("seed",), "goes with --mode random_sample")
     if total and chosen is False:
         raise InputError("--total is an extinction: it does not go with --differential")
     both = (True,) if total else (True, False)
-    beam, radius, fwhm = None, options["radius"], options["fwhm"]
-    if radius is not None or fwhm is not None:
-        others = of_beam if chosen is not False else (*of_beam, "integrated")
-        why = "does not go with --radius and --fwhm: a beam has the mean, its error and"
-        refuse(others, f"{why} the scatter of the extinction")
-        beam = Beam(radius=radius, fwhm=fwhm)
-        if not dust.has_samples:
-            click.echo(
-                "note: the error of an average over a beam needs posterior samples, "
-                "and its scatter is that of the mean map, smoother than the dust: "
-                "query the run, or give it with --samples RUN",
-                err=True,
-            )
     return QueryOptions(
         integrated=both if chosen is None else (chosen,),
         mode=options["mode"] or ("percentile" if pct else None),
         pct=pct or (),
         total=total,
         extinction=options["at_extinction"],
-        beam=beam,
         seed=options["seed"],
         prefix=options["prefix"] or "",
         change=wanted(dust, options),

@@ -29,7 +29,6 @@ from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, sky_vectors, write_images
-from pipelines.formats.vtk import write_vti
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps import sky
 from pipelines.maps.answers import Answers
@@ -187,13 +186,9 @@ class RunProducts:
     def write_sky(
         self, path: Path, maps: SkyMaps, options: ExportOptions, *, overwrite: bool
     ) -> None:
-        """Write maps on HEALPix pixels, and their coverage if asked for."""
+        """Write maps on HEALPix pixels."""
         order = options.ordering or ORDERINGS[0]
         write_healpix(path, maps, ordering=order, overwrite=overwrite)
-        if options.moc:
-            from pipelines.formats.moc import write_mocs  # needs mocpy
-
-            self.paths.extend(write_mocs(path, maps, overwrite=overwrite))
         self.note_outside(path, maps.mean, maps.distances)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
@@ -225,7 +220,7 @@ def export_run(
         usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
         targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
-    cubes = (path for name in ("zarr", "fits", "vti") for path in targets.get(name, ()))
+    cubes = (path for name in ("zarr", "fits") for path in targets.get(name, ()))
     first = next(cubes, None) if options.spacing else None
     # An interrupted export may replace what it has written.
     overwrite |= resume and first is not None and unfinished(first) is not None
@@ -313,21 +308,4 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     products.note_outside(path, found["mean"], edges)
 
 
-def _vti(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the density for volume rendering."""
-    cube = products.density[0]
-    write_vti(path, cube, overwrite=overwrite)
-    if cube.finer:
-        products.notes.append(
-            f"{path.name}: VTK has one grid, of {max(cube.spacing):g} pc here, though "
-            "the map has finer ones: choose --spacing, with --box or --sphere"
-        )
-
-
-_WRITERS = {
-    "zarr": _zarr,
-    "fits": _fits,
-    "healpix": _healpix,
-    "image": _image,
-    "vti": _vti,
-}
+_WRITERS = {"zarr": _zarr, "fits": _fits, "healpix": _healpix, "image": _image}

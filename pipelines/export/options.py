@@ -5,7 +5,6 @@ This module imports nothing heavy: the command line derives its options from it.
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ EXPORTERS = {
     "fits": Exporter("Density cube as FITS.", _CUT, usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "nside", "ordering", "moc", "estimate"),
+        ("distances", "nside", "ordering", "estimate"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
@@ -55,7 +54,6 @@ EXPORTERS = {
         ("distances", "field", "estimate"),
         suffixes=(".fits", ".fit"),
     ),
-    "vti": Exporter("Density for ParaView and pyvista.", _CUT, suffixes=(".vti",)),
 }
 
 
@@ -71,9 +69,6 @@ class ExportOptions:
     """Field of images on the sky."""
     ordering: str | None = None
     """Order of the pixels in HEALPix files: ``nested`` (default) or ``ring``."""
-    moc: bool | None = None
-    """Also write the coverage at each distance beside the HEALPix file
-    (`pipelines.formats.moc`)."""
     band: str | None = None
     """Band to convert to (`pipelines.bands`)."""
     declare_band: str | None = None
@@ -114,13 +109,6 @@ class ExportOptions:
         named = [(name, path) for name, each in targets.items() for path in each]
         for _, path in named:
             check_output(path, overwrite=overwrite)
-        if self.moc:
-            from pipelines.formats.moc import moc_path  # imports coordinates
-
-            for path in targets.get("healpix", ()):
-                pattern = moc_path(Path(glob.escape(path.name)), "*").name
-                for held in path.parent.glob(pattern):
-                    check_output(held, overwrite=overwrite)
         if len({path.resolve() for _, path in named}) < len(named):
             raise InputError(
                 f"two of {', '.join(f'--{name}' for name in targets)} name the same "

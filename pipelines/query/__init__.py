@@ -9,7 +9,6 @@
 ``dustmaps``.
 """
 
-from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap, open_map
 
-__all__ = ["Beam", "DustMap", "open_map"]
+__all__ = ["DustMap", "open_map"]

@@ -13,7 +13,6 @@ import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
-from dustmap.memory import row_blocks
 from pipelines.base.errors import InputError
 from pipelines.base.quantities import numbers, path_of
 from pipelines.base.table import Facts, Table
@@ -21,7 +20,6 @@ from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import PRIOR_SHARE, Answers, Kind
 from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places, places_of
-from pipelines.query.beams import Beam, BeamAverage, averaged
 from pipelines.storage.atomic import atomic_directory, atomic_file
 
 if TYPE_CHECKING:
@@ -324,48 +322,6 @@ class DustMap:
             flags=self._flags(places, reached, first, integrated, share),
             estimate=answers.said(integrated=integrated),
         )
-
-    def beam(
-        self,
-        coords: SkyCoord,
-        beam: Beam,
-        *,
-        return_flags: bool = False,
-        estimate: str | None = None,
-    ) -> Any:
-        """Return the average extinction within a disc or a Gaussian beam.
-
-        Each beam, ``dustmap.Beam(radius=0.5)`` or ``dustmap.Beam(fwhm=0.2)`` [deg],
-        ends at its coordinate's distance.
-
-        Returns
-        -------
-        `BeamAverage` of three quantities [mag] of the coordinates' shape. With
-        ``return_flags`` a pair of it and `FLAGS` of the coordinates, where ``inside``
-        means the whole beam.
-
-        Raises
-        ------
-        InputError
-            If distances are missing, or the map holds no integrated extinction.
-        """
-        answers = self.answers.estimated(estimate)
-        places, reached = self._reached(coords, True, False)
-        found = np.empty((3, len(places)))
-        # 32 samples of the usual 128 directions, and what computing them needs.
-        for rows in row_blocks(len(places), 2**18):
-            around = beam.around(reached.select(rows))
-            if self.has_samples:
-                values = answers.samples(around, integrated=True)
-            else:
-                values = answers.moments(around, ("mean",), integrated=True)["mean"]
-            found[:, rows] = averaged(values, beam)
-        # The scatter is NaN too if a beam leaves the map.
-        found[:, np.isnan(found[0])] = np.nan
-        average = BeamAverage(*(_quantity(places, part, True) for part in found))
-        if not return_flags:
-            return average
-        return average, self._flags(places, reached, found[0], True)
 
     def distance_at(
         self,

@@ -20,7 +20,6 @@ from pipelines.base.progress import doing
 from pipelines.formats.citation import PROGRAM
 from pipelines.maps.answers import PRIOR_SHARE
 from pipelines.maps.places import unmasked
-from pipelines.query.beams import Beam
 from pipelines.query.map import DustMap
 from pipelines.storage.atomic import check_output
 
@@ -51,8 +50,7 @@ class QueryOptions:
     ``integrated`` lists one quantity or both; without a ``mode`` the columns are mean,
     std and five quantiles. The ``change`` of the band multiplies the results by its
     factor. ``extinction`` [mag], in its band, selects the distance at which it is
-    reached, ``beam`` the average extinction over a beam. Names of the new columns
-    begin with ``prefix``.
+    reached. Names of the new columns begin with ``prefix``.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -60,7 +58,6 @@ class QueryOptions:
     pct: tuple[float, ...] = ()
     total: bool = False
     extinction: float | None = None
-    beam: Beam | None = None
     seed: int = 0
     prefix: str = ""
     change: Conversion | None = None
@@ -95,9 +92,6 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         crossing, flags = dust.distance_at(some, wanted, return_flags=True)
         ends = ("distance_reached", "distance_lower", "distance_upper")
         found = dict(zip(ends, crossing, strict=True))
-    elif options.beam is not None:
-        average, flags = dust.beam(some, options.beam, return_flags=True)
-        found = {f"extinction_{n}": part for n, part in average._asdict().items()}
     else:
         moments = _moments(dust, some, options)
         for what, (parts, _) in moments.items():
@@ -170,14 +164,11 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
         return _TEXTS[name]
     what, _, kind = name.partition("_")
     place = "to this place" if what == "extinction" else "at this place"
-    if options.beam is not None:
-        place = "over the beam, to this distance"
-    elif options.total:
+    if options.total:
         place = "through the whole map"
     statistic = kind
-    if kind in ("std", "scatter"):
-        between = " between directions" if kind == "scatter" else ""
-        statistic = f"standard deviation{between}"
+    if kind == "std":
+        statistic = "standard deviation"
     elif kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")

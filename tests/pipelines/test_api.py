@@ -198,7 +198,6 @@ def test_places_that_are_masked_have_no_answer(run):
         lambda at: dust.extinction(at).mean,
         lambda at: dust.density(at).mean,
         lambda at: dust.extinction_and_density(at)[0].mean,
-        lambda at: dust.beam(at, dustmap.Beam(radius=1.0)).mean,
         lambda at: dustmap.predict(run, at)["extinction_mean"].value,
     ):
         whole, found = door(coords), door(masked)

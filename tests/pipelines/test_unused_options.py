@@ -19,16 +19,8 @@ BESIDE = [
     f"query RUN {PLACE} --at-extinction 0 --distance 100",
     *(
         f"query RUN {PLACE} --at-extinction 0.5 {option}"
-        for option in (
-            *("--mode mean", "--pct 50", "--total", "--integrated", "--seed 0"),
-            *("--radius 1", "--fwhm 1"),
-        )
+        for option in ("--mode mean", "--pct 50", "--total", "--integrated", "--seed 0")
     ),
-    *(
-        f"query RUN {PLACE} --distance 100 --radius 1 {option}"
-        for option in ("--mode mean", "--pct 50", "--total", "--differential")
-    ),
-    f"query RUN {PLACE} --distance 100 --radius 1 --at-extinction 0",
     f"query RUN {PLACE} --distance 100 --fill RUN --fill-factor 0",
     *(
         f"query RUN {PLACE} --distance 100 {option}"

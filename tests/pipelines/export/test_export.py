@@ -161,17 +161,17 @@ def test_what_cannot_be_written_is_said_first(positive_run, tmp_path):
     for targets, message in (
         ({"fits": [tmp_path / "there.fits"]}, "exists"),
         ({"fits": [tmp_path / "no/there.fits"]}, "make it first"),
-        ({"vti": [tmp_path / "map.txt"]}, "ends in .vti"),
+        ({"image": [tmp_path / "map.txt"]}, "ends in .fits"),
         ({"fits": [tmp_path / "a"], "healpix": [tmp_path / "a"]}, "name the same path"),
     ):
         with pytest.raises(InputError, match=message):
             export_run(positive_run.path, targets)
     for product, choices, message in (
         ("healpix", ExportOptions(sphere=100.0), "--zarr or --fits"),
-        ("vti", ExportOptions(distances=(1.0,)), "--healpix"),
+        ("fits", ExportOptions(distances=(1.0,)), "--healpix"),
     ):
         with pytest.raises(InputError, match=message):
-            export_run(positive_run.path, {product: [tmp_path / "a.vti"]}, choices)
+            export_run(positive_run.path, {product: [tmp_path / "a.fits"]}, choices)
     assert (tmp_path / "there.fits").read_text() == "mine"
 
 
@@ -218,7 +218,7 @@ def test_only_cells_of_a_spacing_are_resumed(
 
 def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
     def fine(name, spacing=40.0, **how):
-        targets = {form: [tmp_path / f"{name}.{form}"] for form in ("zarr", "vti")}
+        targets = {form: [tmp_path / f"{name}.{form}"] for form in ("zarr", "fits")}
         options = ExportOptions(spacing=spacing, box={"z": (-90.0, 90.0)}, nside=2)
         return export_run(positive_run.path, targets, options, **how)
 
@@ -255,5 +255,5 @@ def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
         np.testing.assert_allclose(parts.arrays[name], array, 1e-5)
     assert len(calls) - before == -(-len(whole.x) // 4) - 2
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        f"{name}.{form}" for name in ("parts", "whole") for form in ("vti", "zarr")
+        f"{name}.{form}" for name in ("parts", "whole") for form in ("fits", "zarr")
     )

@@ -5,8 +5,6 @@ from dataclasses import replace
 import healpy
 import numpy as np
 import pytest
-from astropy import units as u
-from astropy.coordinates import SkyCoord
 from astropy.io import fits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.sky import SkyMaps
-from pipelines.export.exporters import export_run
-from pipelines.export.options import ExportOptions
 from pipelines.formats.healpix import read_healpix, write_healpix
-from pipelines.formats.moc import write_mocs
 
 
 def make_maps(nside=4, distances=(100.0, 333.25, 2000.0)):
@@ -170,36 +165,3 @@ def test_the_columns_of_last_stars_and_of_origins_count_too(tmp_path, more, room
     assert (read.last_star is None) == (more == {"filled"})
     with pytest.raises(InputError, match=f"room for {room} maps"):
         write_healpix(tmp_path / "more.fits", maps(room + 1))
-
-
-def test_the_coverage_by_distance_is_a_moc_in_icrs(tmp_path):
-    from mocpy import MOC
-
-    maps = make_maps(nside=16, distances=(250.0, 1000.5))
-    _, latitude = healpy.pix2ang(16, np.arange(12 * 16**2), nest=True, lonlat=True)
-    maps.mean[0, np.abs(latitude) > 30] = np.nan
-    maps.mean[1] = np.nan
-    near, far = write_mocs(tmp_path / "m.fits", maps)
-    assert (near.name, far.name) == ("m.250pc.moc.fits", "m.1000.5pc.moc.fits")
-    moc = MOC.load(near)
-    held = np.isfinite(maps.mean[0]).mean()
-    assert moc.sky_fraction == pytest.approx(held, rel=0.01)
-    assert MOC.load(far).empty()
-    pole, centre = (SkyCoord(0 * u.deg, b * u.deg, frame="galactic") for b in (90, 0))
-    assert moc.contains_skycoords(centre.icrs)
-    assert not moc.contains_skycoords(pole.icrs)
-    with pytest.raises(InputError):
-        write_mocs(tmp_path / "m.fits", maps)
-
-
-def test_an_export_writes_mocs_beside_and_refuses_to_replace_them(tmp_path, chain):
-    path = tmp_path / "map.healpix.fits"
-    options = ExportOptions(moc=True, distances=[200.0], nside=16)
-    done = export_run(chain.folder / "run", {"healpix": [path]}, options)
-    assert done.paths == [tmp_path / "map.healpix.200pc.moc.fits", path]
-    path.unlink()
-    with pytest.raises(InputError, match="moc"):
-        export_run(chain.folder / "run", {"healpix": [path]}, options)
-    assert not path.exists()
-    with pytest.raises(InputError, match="healpix"):
-        ExportOptions(moc=True).check({"vti": [tmp_path / "m.vti"]}, overwrite=False)

@@ -1,11 +1,9 @@
-"""Images and volumes, opened by programs that are not ours."""
+"""Images, opened by programs that are not ours."""
 
-import json
 import warnings
 
 import numpy as np
 import pytest
-import pyvista
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 from astropy.io import fits
@@ -13,12 +11,9 @@ from astropy.wcs import WCS
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.formats.images import Field, pixel_vectors
-from pipelines.formats.vtk import write_vti
-from pipelines.maps.density import map_cube
 
 with warnings.catch_warnings():
     # Of names that a newer astropy gives up.
@@ -27,8 +22,7 @@ with warnings.catch_warnings():
 
 
 def export(run, path, **options):
-    product = "vti" if path.suffix == ".vti" else "image"
-    return export_run(run.path, {product: [path]}, ExportOptions(**options))
+    return export_run(run.path, {"image": [path]}, ExportOptions(**options))
 
 
 def galactic(lon, lat, distance):
@@ -144,34 +138,3 @@ def test_images_on_the_command_line(command, positive_run, tmp_path):
         assert said.exit_code == 2, wrong
     said = command(f"export {positive_run.path} --fits {tmp_path}/c.fits --pixel 1")
     assert said.exit_code == 2 and "--image" in said.output
-
-
-def test_pyvista_finds_the_density_at_its_places(positive_run, tmp_path):
-    export(positive_run, tmp_path / "map.vti")
-    cube, grid = map_cube(positive_run), pyvista.read(tmp_path / "map.vti")
-    assert set(grid.point_data) == set(cube.arrays)
-    points = np.random.default_rng(1).uniform(
-        [axis[0] for axis in (cube.x, cube.y, cube.z)],
-        [axis[-1] for axis in (cube.x, cube.y, cube.z)],
-        size=(50, 3),
-    )
-    probed = pyvista.PolyData(points).sample(grid)
-    for name in ("mean", "support"):
-        expected = cube.sample(name, points)
-        np.testing.assert_allclose(probed[name], expected, rtol=1e-4, atol=1e-7)
-
-
-def test_a_nested_map_gives_vtk_its_finest_values(tmp_path):
-    def cube(half, step, value, finer=()):
-        axis = np.arange(-half, half + step / 2, step)
-        shape = (len(axis),) * 3
-        meta = {"note": "<a & b> -- ü"}
-        arrays = {"mean": np.full(shape, value)}
-        return Cube(x=axis, y=axis, z=axis, arrays=arrays, finer=finer, meta=meta)
-
-    write_vti(tmp_path / "nested.vti", cube(40, 20, 1.0, (cube(20, 10, 2.0),)))
-    grid = pyvista.read(tmp_path / "nested.vti")
-    values = grid["mean"].reshape(5, 5, 5)
-    assert values[2, 2, 2] == 2.0 and values[0, 0, 0] == 1.0
-    meta = {"note": "<a & b> -- ü", "finer_grids_left_out": 1}
-    assert json.loads(grid.field_data["provenance"][0]) == meta

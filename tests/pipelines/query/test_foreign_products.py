@@ -92,9 +92,8 @@ def test_figures_are_drawn_and_say_whose_map_they_show(
 
 
 def test_exports_hold_the_same_numbers_and_the_origin(command, cube, sky, tmp_path):
-    store, file = tmp_path / "o.zarr", tmp_path / "o.fits"
-    maps, vti = tmp_path / "h.fits", tmp_path / "o.vti"
-    line = f"export {cube} --zarr {store} --fits {file} --healpix {maps} --vti {vti}"
+    store, file, maps = (tmp_path / name for name in ("o.zarr", "o.fits", "h.fits"))
+    line = f"export {cube} --zarr {store} --fits {file} --healpix {maps}"
     assert command(f"{line} --nside 4 --distances 10,25").exit_code == 0
     group = zarr.open_group(store, mode="r")
     np.testing.assert_allclose(group["mean"][...], made.CUBE, rtol=1e-6)
