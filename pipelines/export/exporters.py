@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-import dustmap
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import doing
@@ -38,10 +36,9 @@ from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.run_map import RunMap
 from pipelines.maps.stored import of_cube, of_sky_maps
-from pipelines.run.folder import Run, fit_of, read_run
+from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
-from pipelines.saving.workspace import Workspace, claimed, unfinished
 
 Product = TypeVar("Product", Cube, SkyMaps)
 
@@ -77,13 +74,12 @@ class RunProducts(Exported):
     """The arrays of a run's products, in the user's band; computed on first use.
 
     ``names`` are the requested products. Writers add ``notes`` for the user,
-    `export_run` the written ``paths``. ``work`` keeps parts of the density.
+    `export_run` the written ``paths``.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
-    work: Workspace | None = None
 
     @property
     def others(self) -> dict[str, Any]:
@@ -101,7 +97,7 @@ class RunProducts(Exported):
         options, columns = self.options, {}
         if options.spacing or options.box or options.sphere:
             cut = {"spacing": options.spacing, "within": options.box}
-            cube = map_cube(self.run, **cut, work=self.work)
+            cube = map_cube(self.run, **cut)
             if options.box:
                 cube = cut_box(cube, **options.box)
             if options.sphere is not None:
@@ -210,27 +206,19 @@ def export_run(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
-    resume: bool = False,
 ) -> RunProducts:
     """Write products to paths by their names in `EXPORTERS`.
 
-    Without any path the default products are written into the run's folder. The density
-    on cells of a given spacing, which may be hundreds of millions, is kept beside its
-    first product until all are complete: ``resume`` goes on from it.
+    Without any path the default products are written into the run's folder.
 
     Raises `InputError` before any computation, if the run is incomplete, an output
-    exists, an option is invalid, or cells were kept and ``resume`` is false or they
-    belong to another command.
+    exists, or an option is invalid.
     """
     options = options or ExportOptions()
     if not targets:
         usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
         targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
-    cubes = (path for name in ("zarr", "fits", "vti") for path in targets.get(name, ()))
-    first = next(cubes, None) if options.spacing else None
-    # An interrupted export may replace what it has written.
-    overwrite |= resume and first is not None and unfinished(first) is not None
     options.check(targets, overwrite=overwrite)
     stack_of(fitted, options.estimate)
     if options.nside is not None:
@@ -246,24 +234,14 @@ def export_run(
     by = {"curve": options.curve, "r_v": options.r_v}
     own = RunMap.of(fitted).in_band(options.band, options.declare_band, **by)
     names = frozenset(name for name, paths in targets.items() if paths)
-    how = {"overwrite": overwrite, "resume": resume}
-    with nullcontext() if first is None else claimed(first, **how) as work:
-        if work is not None:
-            asked = {name: list(map(str, paths)) for name, paths in targets.items()}
-            asked |= {"run": fit_of(run), "version": dustmap.__version__}
-            asked |= {"spacing": options.spacing, "box": str(options.box)}
-            work.require(asked)
-        given = {"names": names, "run": fitted, "options": options, "work": work}
-        products = RunProducts(map=own, **given)
-        for name, exporter in EXPORTERS.items():
-            for path in targets.get(name, ()):
-                doing(path.name)
-                _WRITERS[name](products, path, overwrite=overwrite)
-                products.paths.append(path)
-                if options.fill is not None and "fill" not in exporter.options:
-                    products.notes.append(
-                        f"{path.name} holds the map alone: not filled"
-                    )
+    products = RunProducts(map=own, names=names, run=fitted, options=options)
+    for name, exporter in EXPORTERS.items():
+        for path in targets.get(name, ()):
+            doing(path.name)
+            _WRITERS[name](products, path, overwrite=overwrite)
+            products.paths.append(path)
+            if options.fill is not None and "fill" not in exporter.options:
+                products.notes.append(f"{path.name} holds the map alone: not filled")
     return products
 
 

@@ -30,7 +30,6 @@ def export_map(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
-    resume: bool = False,
     **stated: Any,
 ) -> Exported:
     """Write products of a run (`export_run`), or of another program's map.
@@ -44,10 +43,7 @@ def export_map(
     if not str(path).startswith(PACKAGE) and form_of(Path(path)) != "foreign":
         if stated:
             raise InputError("--unit, --map-of and the like are not for a run")
-        how = {"overwrite": overwrite, "resume": resume}
-        return export_run(Path(path), targets, options, **how)
-    if resume:
-        raise InputError("--resume is for a run: no cells of another map are kept")
+        return export_run(Path(path), targets, options, overwrite=overwrite)
     if not targets:
         raise InputError(f"name a product of {path}, such as --zarr map.zarr")
     if options.fill is not None:
