@@ -27,12 +27,6 @@ from pipelines.cli.reporting import (
 @CONFIG
 @SETTINGS
 @click.option("--resume", is_flag=True, help="Continue a stopped fit into RUN.")
-@click.option(
-    "--resume-anyway",
-    "anyway",
-    is_flag=True,
-    help="Resume even if the configuration, catalogue or version has changed.",
-)
 @REQUIRE
 @OVERWRITE
 @reporting
@@ -43,7 +37,7 @@ def fit(
     overrides: tuple[str, ...],
     require: str | None,
     overwrite: bool,
-    **resuming: bool,
+    resume: bool,
 ) -> None:
     """Fit a map to STARS. Without a configuration all settings are automatic.
 
@@ -61,7 +55,7 @@ def fit(
     settings = load_config(FitConfig, config, overrides)
     with processes() as group:
         report = run(
-            stars, output, settings, group=group, overwrite=overwrite, **resuming
+            stars, output, settings, group=group, overwrite=overwrite, resume=resume
         )
         if not group.first:
             return

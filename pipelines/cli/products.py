@@ -63,10 +63,9 @@ _PRODUCTS = [
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
 @ESTIMATE
-@click.option("--resume", is_flag=True, help="Go on with an interrupted --spacing.")
 @OVERWRITE
 @reporting
-def export(run: Path, overwrite: bool, resume: bool, **chosen: Any) -> None:
+def export(run: Path, overwrite: bool, **chosen: Any) -> None:
     """Write the map of RUN, with citations.
 
     By default map.zarr, map.fits and map.healpix.fits are written into RUN.
@@ -82,11 +81,8 @@ def export(run: Path, overwrite: bool, resume: bool, **chosen: Any) -> None:
         raise InputError(
             "--header gives projection, center, field and pixels: drop these"
         )
-    if resume and "spacing" not in chosen:
-        raise InputError("--resume goes on with cells of --spacing, which is missing")
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
-    how = {"overwrite": overwrite, "resume": resume}
-    done = export_run(run, targets, options, **how)
+    done = export_run(run, targets, options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
     for note in done.notes:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-import dustmap
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     ANGLE,
@@ -27,7 +26,6 @@ from pipelines.cli.reporting import (
     target_options,
     wanted,
 )
-from pipelines.storage.atomic import MARKER
 
 if TYPE_CHECKING:
     from pipelines.query.map import DustMap
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from pipelines.query.targets import TargetTable
 
 _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
-RESUME = click.option(
-    "--resume", is_flag=True, help="Go on with a long table after an interruption."
-)
 # Flags of which every row has one, unless it is outside the map.
 _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 
@@ -66,7 +61,6 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
 @ESTIMATE
-@RESUME
 @OVERWRITE
 @reporting
 def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -> None:
@@ -114,7 +108,6 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
 @OUTSIDE
 @band_options
 @ESTIMATE
-@RESUME
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:
@@ -204,16 +197,8 @@ def _answer_table(
     """Write a table of results, and print the number of rows inside the map."""
     from pipelines.query.table import write_answers
 
-    path, given = options["output"], click.get_current_context().params
-    how = {name: options[name] for name in ("overwrite", "resume")}
-    asked = {n: str(v) for n, v in given.items() if n not in ("output", *how)}
-    asked["version of the program"] = dustmap.__version__
-    for name, value in given.items():
-        if isinstance(value, str | Path) and (there := Path(value)).exists():
-            marker = there / MARKER
-            found = (marker if marker.exists() else there).stat()
-            asked[f"{name}, file"] = f"{found.st_size} bytes, {found.st_mtime_ns} ns"
-    counts = write_answers(dust, targets, question, path, asked=asked, **how)
+    path, overwrite = options["output"], options["overwrite"]
+    counts = write_answers(dust, targets, question, path, overwrite=overwrite)
     rows = counts.pop("rows")
     counts["outside the map"] = rows - sum(counts[name] for name in _ANSWERED)
     parts = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
@@ -225,7 +210,7 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     from pipelines.maps.places import coordinates
     from pipelines.query.table import ask, rounded, unit_text
 
-    of_tables = ("output", "mappings", "preset", "prefix", "resume", "overwrite")
+    of_tables = ("output", "mappings", "preset", "prefix", "overwrite")
     refuse(of_tables, "goes with a table of places")
     angles = ("l", "b", "ra", "dec")
     given = {name: options[name] for name in angles if options[name] is not None}

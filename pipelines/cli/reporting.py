@@ -183,7 +183,7 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
             # A fit resumes into its own run.
-            resumes = kwargs.get("resume") or kwargs.get("anyway")
+            resumes = kwargs.get("resume")
             options = click.get_current_context().command.params
             for name in (str(p.name) for p in options if p.type is NEW):
                 given = kwargs[name] if "overwrite" in kwargs and not resumes else None
@@ -201,8 +201,7 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
             _fail(1, f"failed: {type(error).__name__}: {error}")
         except KeyboardInterrupt:
             how = "nothing was written"
-            # An export keeps only the cells of a given spacing.
-            if "resume" in kwargs and kwargs.get("spacing", True):
+            if "resume" in kwargs:
                 how = "the same command with --resume goes on from what is saved"
             _fail(1, f"interrupted; {how}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-import dustmap
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
@@ -42,10 +40,9 @@ from pipelines.maps.integrals import integrals_along, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
 from pipelines.maps.stored import of_cube, of_sky_maps
-from pipelines.run.folder import Run, fit_of, read_run
+from pipelines.run.folder import Run, read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.run.verdict import verdict
-from pipelines.saving.workspace import Workspace, claimed, unfinished
 
 Product = TypeVar("Product", Cube, SkyMaps)
 Converted = TypeVar("Converted", Cube, SkyMaps, Columns)
@@ -84,15 +81,13 @@ class RunProducts:
     """The arrays of a run's products, in the user's band; computed on first use.
 
     ``names`` are the requested products, ``change`` is that of the band. Writers add
-    ``notes`` for the user, `export_run` the written ``paths``. ``work`` keeps parts of
-    the density.
+    ``notes`` for the user, `export_run` the written ``paths``.
     """
 
     names: frozenset[str]
     run: Run
     options: ExportOptions
     change: Conversion | None = None
-    work: Workspace | None = None
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -105,7 +100,7 @@ class RunProducts:
         options, columns = self.options, {}
         if options.spacing or options.box or options.sphere:
             cut = {"spacing": options.spacing, "within": options.box}
-            cube = map_cube(self.run, **cut, work=self.work)
+            cube = map_cube(self.run, **cut)
             if options.box:
                 cube = cut_box(cube, **options.box)
             if options.sphere is not None:
@@ -203,27 +198,19 @@ def export_run(
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
-    resume: bool = False,
 ) -> RunProducts:
     """Write products to paths by their names in `EXPORTERS`.
 
-    Without any path the default products are written into the run's folder. The density
-    on cells of a given spacing, which may be hundreds of millions, is kept beside its
-    first product until all are complete: ``resume`` goes on from it.
+    Without any path the default products are written into the run's folder.
 
     Raises `InputError` before any computation, if the run is incomplete, an output
-    exists, an option is invalid, or cells were kept and ``resume`` is false or they
-    belong to another command.
+    exists, or an option is invalid.
     """
     options = options or ExportOptions()
     if not targets:
         usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
         targets = {name: [run / file] for name, file in usual.items() if file}
     fitted = read_run(run)
-    cubes = (path for name in ("zarr", "fits") for path in targets.get(name, ()))
-    first = next(cubes, None) if options.spacing else None
-    # An interrupted export may replace what it has written.
-    overwrite |= resume and first is not None and unfinished(first) is not None
     options.check(targets, overwrite=overwrite)
     stack_of(fitted, options.estimate)
     if options.nside is not None:
@@ -240,20 +227,12 @@ def export_run(
     bands = stated, options.band, options.declare_band
     change = wanted_conversion(*bands, curve=options.curve, r_v=options.r_v)
     names = frozenset(name for name, paths in targets.items() if paths)
-    how = {"overwrite": overwrite, "resume": resume}
-    with nullcontext() if first is None else claimed(first, **how) as work:
-        if work is not None:
-            asked = {name: list(map(str, paths)) for name, paths in targets.items()}
-            asked |= {"run": fit_of(run), "version": dustmap.__version__}
-            asked |= {"spacing": options.spacing, "box": str(options.box)}
-            work.require(asked)
-        given = {"names": names, "run": fitted, "options": options, "work": work}
-        products = RunProducts(change=change, **given)
-        for name in EXPORTERS:
-            for path in targets.get(name, ()):
-                doing(path.name)
-                _WRITERS[name](products, path, overwrite=overwrite)
-                products.paths.append(path)
+    products = RunProducts(names=names, run=fitted, options=options, change=change)
+    for name in EXPORTERS:
+        for path in targets.get(name, ()):
+            doing(path.name)
+            _WRITERS[name](products, path, overwrite=overwrite)
+            products.paths.append(path)
     return products
 
 

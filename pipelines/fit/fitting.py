@@ -81,22 +81,21 @@ def fit(
     *,
     overwrite: bool = False,
     resume: bool = False,
-    anyway: bool = False,
     group: Group | None = None,
 ) -> FitReport:
     """Fit a map to a catalogue written by ``ingest`` or ``simulate``.
 
     ``overwrite`` replaces an existing run or unfinished fit at ``output``. ``resume``
     continues a stopped fit into ``output``, begins one if there is none, and does
-    nothing if it is finished; ``anyway`` resumes even if the configuration, catalogue
-    or version has changed. Rank 0 of the ``group``, the processes of this fit, writes.
+    nothing if it is finished. Rank 0 of the ``group``, the processes of this fit,
+    writes.
 
     Raises `InputError` if the catalogue has no extinctions or too few usable stars, the
     budget allows no grid, the output exists or cannot be written, or the state to
     resume is damaged or belongs to another fit; `Stopped` after a signal, when the fit
     can be resumed; `FloatingPointError` if numbers are no longer finite.
     """
-    resume, group, begun = resume or anyway, group or Group(), unfinished(output)
+    group, begun = group or Group(), unfinished(output)
     finished = (output / "run.json").is_file() and not overwrite
     if begun is not None and "fit" in begun.facts:
         # The fit was killed during its clean-up.
@@ -106,7 +105,7 @@ def fit(
         check_run_folder(output, overwrite=overwrite)
         # Check before rank 0 begins there.
         group.meet()
-        how = {"overwrite": overwrite, "resume": resume, "anyway": anyway}
+        how = {"overwrite": overwrite, "resume": resume}
         with opened(source, output, config, group=group, **how) as (states, read, at):
             run(states, read, at)
     else:

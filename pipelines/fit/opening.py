@@ -35,7 +35,6 @@ def opened(
     *,
     overwrite: bool,
     resume: bool,
-    anyway: bool,
     group: Group,
 ) -> Iterator[tuple[list[FitState], FittedStars, Context]]:
     """Begin or resume a fit; after the block, only the run remains.
@@ -45,7 +44,7 @@ def opened(
 
     Raises `InputError` if the catalogue cannot be fitted; or if a fit exists at the
     output and ``resume`` is false, another process works on it, its state is
-    incomplete, or (unless ``anyway``) its configuration, catalogue or version differs.
+    incomplete, or its configuration, catalogue or version differs.
     """
     device = device_of(config)
     try:
@@ -81,7 +80,7 @@ def opened(
             stop=stop,
             inputs=inputs,
         )
-        found = _taken_up(at, anyway=anyway)
+        found = _taken_up(at)
         # Rank 0 writes the next state only after all ranks have read this one.
         group.meet()
         machine = Machine(ranks=group.size, here=group.here)
@@ -115,22 +114,19 @@ def opened(
             raise
 
 
-def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
+def _taken_up(at: Context) -> dict[str, Any]:
     """Return the state to resume, or nothing, and restore the context."""
     path = at.last
     if path is None:
         return {}
     found = read_state(path)
     changed = differences(identity_of(at.config, at.inputs), found["identity"])
-    if changed and not anyway:
+    if changed:
         raise InputError(
             f"{path} belongs to another fit:\n  "
             + "\n  ".join(changed)
-            + "\nContinue with the original settings, start again with --overwrite, or "
-            "continue regardless with --resume-anyway"
+            + "\nContinue with the original settings, or start again with --overwrite"
         )
-    for line in changed:
-        say(f"warning: resumed regardless, {line}")
     threads = torch.get_num_threads()
     if threads != found["threads"]:
         before = found["threads"]
@@ -140,7 +136,6 @@ def _taken_up(at: Context, *, anyway: bool) -> dict[str, Any]:
     once = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "stage": found["stage"],
-        "differences": changed,
     }
     at.clock.seconds.update(found["seconds"])
     at.metrics += json.loads(found["records"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,24 +25,19 @@ from pipelines.cubes.sky import Columns, Ends, near_the_sun
 from pipelines.maps.provenance import provenance
 from pipelines.run.folder import Run
 
-if TYPE_CHECKING:
-    from pipelines.saving.workspace import Workspace
-
 
 def map_cube(
     run: Run,
     *,
     spacing: float | None = None,
     within: Mapping[str, Ends] | None = None,
-    work: Workspace | None = None,
 ) -> Cube:
     """Return the posterior of the density at the grid points, and the support.
 
     Values are means over cells as wide as the spacing, so only the cell-averaged part
     of the unresolved variance is added. ``spacing`` [pc] counts from the box's lower
     corner, restricted to the ranges ``within`` of x, y and z; without it, each finer
-    grid of the run gives a finer cube. ``work`` keeps every million cells of given
-    spacing, so that they are computed once.
+    grid of the run gives a finer cube.
 
     Raises `InputError` if the spacing is not positive or leaves fewer than two points
     along an axis.
@@ -76,12 +69,11 @@ def map_cube(
 
     cells: dict[str, np.ndarray] = {}
     # 128 bytes a cell: a million cells at once.
-    for number, some in enumerate(row_blocks(shape[0], 128 * shape[1] * shape[2])):
-        compute = partial(planes, axes[0][some])
-        part = compute() if work is None else work.kept(number, compute)
+    for some in row_blocks(shape[0], 128 * shape[1] * shape[2]):
+        part = planes(axes[0][some])
         cells = cells or {name: np.empty(shape[::-1], np.float32) for name in part}
         for name, values in part.items():
-            cells[name][..., some] = np.asarray(values).T
+            cells[name][..., some] = values.T
         doing(f"{some.stop * shape[1] * shape[2]:,} of {math.prod(shape):,} cells")
     return _cube(run, axes, cells)
 

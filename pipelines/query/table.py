@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,7 +23,7 @@ from pipelines.query.map import DustMap
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
-    from pipelines.query.targets import Targets, TargetTable
+    from pipelines.query.targets import TargetTable
 
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
@@ -214,20 +213,13 @@ def write_answers(
     output: Path,
     *,
     overwrite: bool = False,
-    resume: bool = False,
-    asked: dict[str, Any] | None = None,
 ) -> Counter[str]:
     """Write a table with results beside its own columns.
 
     Returns the number of ``rows``, and the number of rows by flag.
 
-    Answers to a table that is read in several parts, of 262,144 rows or a file, are
-    kept beside the output until it is complete: ``resume`` goes on from them. ``asked``
-    is all that answers depend on, for JSON.
-
     Raises `InputError` if the output exists or its format is unknown, the table has no
-    rows, a result has the name of a column, or answers were kept and ``resume`` is
-    false, or they answer what was not ``asked`` now.
+    rows, or a result has the name of a column.
     """
     # A query of one place starts without the readers of tables.
     from pipelines.catalog.answer_files import answer_file
@@ -238,42 +230,24 @@ def write_answers(
     first = next(parts, None)
     if first is None:
         raise InputError("the table has no rows, expected at least one place")
-    second = next(parts, None)
-    with ExitStack() as stack:
-        work = None
-        if second is not None:
-            # A query of one place starts without these.
-            from pipelines.saving.workspace import claimed
-
-            parts = chain([second], parts)
-            how = {"overwrite": overwrite, "resume": resume}
-            work = stack.enter_context(claimed(output, **how))
-            work.require(asked or {})
-
-        def answers(number: int, rows: Targets) -> dict[str, Column]:
-            def compute() -> dict[str, Column]:
-                return rounded(ask(dust, rows.coords, options))
-
-            return compute() if work is None else work.kept(number, compute)
-
-        own = answers(0, first)
-        names = [options.prefix + name for name in own]
-        infos = (
-            ColumnInfo(unit=unit_text(column), description=str(column.description))
-            for column in own.values()
-        )
-        new = dict(zip(names, infos, strict=True))
-        about = {**PROGRAM, "map": dust.path.name, "band": options.band(dust)}
-        about |= {"extinctions": dust.answers.said(integrated=True)}
-        for number, origin in enumerate(dust.answers.origins(), start=1):
-            about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
-        if not about["band"] and dust.answers.origins():
-            about["band"] = "unknown"
-        counts: Counter[str] = Counter()
-        file = answer_file(output, targets.columns, new, about, overwrite=overwrite)
-        write = stack.enter_context(file)
+    own = rounded(ask(dust, first.coords, options))
+    names = [options.prefix + name for name in own]
+    infos = (
+        ColumnInfo(unit=unit_text(column), description=str(column.description))
+        for column in own.values()
+    )
+    new = dict(zip(names, infos, strict=True))
+    about = {**PROGRAM, "map": dust.path.name, "band": options.band(dust)}
+    about |= {"extinctions": dust.answers.said(integrated=True)}
+    for number, origin in enumerate(dust.answers.origins(), start=1):
+        about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
+    if not about["band"] and dust.answers.origins():
+        about["band"] = "unknown"
+    counts: Counter[str] = Counter()
+    file = answer_file(output, targets.columns, new, about, overwrite=overwrite)
+    with file as write:
         for number, rows in enumerate(chain([first], parts)):
-            columns = answers(number, rows) if number else own
+            columns = rounded(ask(dust, rows.coords, options)) if number else own
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)

@@ -31,9 +31,6 @@ def status_of(path: Path) -> dict[str, Any]:
     Raises `InputError` if the path holds neither a run nor an unfinished fit.
     """
     work = unfinished(path)
-    if work is not None and "asked" in work.facts:
-        # A query or an export.
-        work = None
     if work is None and not (path / "run.json").is_file():
         raise InputError(
             f"{path} is neither a run nor a fit under way (begin one with `dustmap fit "

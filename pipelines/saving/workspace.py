@@ -1,13 +1,12 @@
-"""The folder of unfinished work: ``OUTPUT.unfinished`` beside its ``OUTPUT``.
+"""The folder of an unfinished fit: ``RUN.unfinished`` beside its ``RUN``.
 
 =====================  =========================================================
 ``status.json``        identity, process, permission to replace, and progress
 ``lock``               locked by the active process
 ``state.safetensors``  state of a fit (`pipelines.saving.state_file`)
-``part-00000.h5``      the first rows of a table, or planes of an exported cube
 =====================  =========================================================
 
-The complete run or table appears by one rename, after which this folder is removed.
+The complete run appears by one rename, after which this folder is removed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from filelock import FileLock, Timeout, lock_descriptor
 
@@ -35,11 +34,11 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The folder of an unfinished fit, query or export.
+    """The folder of an unfinished fit.
 
-    ``output`` is the absolute path of the future run or table; ``facts`` are the
-    content of ``status.json``, empty if absent or damaged: ``fit`` names this work,
-    also in a run, and ``overwrite`` allows it to replace what is at the output.
+    ``output`` is the absolute path of the future run; ``facts`` are the content of
+    ``status.json``, empty if absent or damaged: ``fit`` names this fit, also in its
+    run, and ``overwrite`` allows it to replace what is at the output.
     ``lock`` is the file that this process holds, if any.
     """
 
@@ -60,7 +59,7 @@ class Workspace:
     @property
     def is_saved(self) -> bool:
         """True if there is something to resume from."""
-        return self.state.is_file() or any(self.folder.glob("part-*"))
+        return self.state.is_file()
 
     @property
     def is_held(self) -> bool:
@@ -85,34 +84,6 @@ class Workspace:
         except FileNotFoundError:
             return False
         return self.lock is not None and os.path.samestat(self.lock, there)
-
-    def kept(self, number: int, compute: Callable[[], dict[str, Any]]) -> Any:
-        """Compute and keep the columns of a part, or return those that were kept."""
-        # A fit starts without astropy's tables.
-        from astropy.table import Table
-
-        path = self.folder / f"part-{number:05}.h5"
-        if path.is_file():
-            found = cast(Any, Table.read(path, format="hdf5"))
-            return {name: found[name] for name in found.colnames}
-        columns = compute()
-        with atomic.atomic_file(path, overwrite=True) as temporary:
-            how = {"path": "part", "serialize_meta": True, "overwrite": True}
-            Table(columns).write(temporary, format="hdf5", **how)
-        return columns
-
-    def require(self, asked: dict[str, Any]) -> None:
-        """Note what the parts depend on; raises `InputError` if it has changed."""
-        # A query of one place starts without the settings of fits.
-        from pipelines.saving.identity import differences
-
-        if changed := differences(asked, self.facts.get("asked", asked)):
-            lines = "\n  ".join(changed)
-            raise InputError(
-                f"{self.folder} was begun by another command:\n  {lines}\nRepeat that "
-                "one, or start again with --overwrite"
-            )
-        self.note(asked=asked)
 
     def note(self, **facts: object) -> None:
         """Update facts, also in the file; raises `InputError` if the lock is lost."""

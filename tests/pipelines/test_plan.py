@@ -299,7 +299,7 @@ def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
         monkeypatch.setattr(cost, "measure", lambda *_, factor=factor: factor)
         output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
         place = tmp_path / "stars.parquet", output, settings
-        with opened(*place, **way, anyway=False, group=Group()) as given:
+        with opened(*place, **way, group=Group()) as given:
             (state,), stars, at = given
             at.begin("plan")
             found.append(make_first_plan(state, stars, at).plan)

@@ -16,7 +16,6 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.maps import density
-from pipelines.run.status import status_of
 from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)
@@ -199,30 +198,9 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert refused.exit_code == 2 and "--declare-band A_V" in refused.output
 
 
-def test_only_cells_of_a_spacing_are_resumed(
-    command, positive_run, plain, tmp_path, monkeypatch
+def test_an_interrupted_export_leaves_nothing(
+    command, positive_run, tmp_path, monkeypatch
 ):
-    line = f"--fits {tmp_path / 'a.fits'} --resume"
-    for refused in (f"{positive_run.path} {line}", f"{plain / 'map.zarr'} {line}"):
-        assert command(f"export {refused}").exit_code == 2
-    assert not list(tmp_path.iterdir())
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pipelines.export.foreign.export_map", interrupted)
-    line = f"export {positive_run.path} --fits {tmp_path / 'a.fits'}"
-    assert "--resume" not in command(line).output
-    assert "--resume" in command(f"{line} --spacing 40").output
-
-
-def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
-    def fine(name, spacing=40.0, **how):
-        targets = {form: [tmp_path / f"{name}.{form}"] for form in ("zarr", "fits")}
-        options = ExportOptions(spacing=spacing, box={"z": (-90.0, 90.0)}, nside=2)
-        return export_run(positive_run.path, targets, options, **how)
-
-    fine("whole")
     # Four planes at once.
     planes, calls = density.row_blocks, []
     monkeypatch.setattr(
@@ -237,23 +215,7 @@ def test_an_interrupted_fine_cube_goes_on(positive_run, tmp_path, monkeypatch):
         return moments(self, *args, **more)
 
     monkeypatch.setattr(Posterior, "moments", counted)
-    with pytest.raises(KeyboardInterrupt):
-        fine("parts")
-    with pytest.raises(InputError, match="--resume"):
-        fine("parts")
-    with pytest.raises(InputError, match="neither a run"):
-        status_of(tmp_path / "parts.zarr")
-    with pytest.raises(InputError, match="spacing was 40"):
-        fine("parts", spacing=50.0, resume=True)
-    # As if it had ended after the first product.
-    (tmp_path / "parts.zarr").mkdir()
-    (tmp_path / "parts.zarr" / "zarr.json").touch()
-    before = len(calls)
-    fine("parts", resume=True)
-    whole, parts = (read_zarr(tmp_path / f"{n}.zarr") for n in ("whole", "parts"))
-    for name, array in whole.arrays.items():
-        np.testing.assert_allclose(parts.arrays[name], array, 1e-5)
-    assert len(calls) - before == -(-len(whole.x) // 4) - 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        f"{name}.{form}" for name in ("parts", "whole") for form in ("fits", "zarr")
-    )
+    line = f"export {positive_run.path} --zarr {tmp_path}/a.zarr --spacing 40"
+    done = command(line)
+    assert done.exit_code == 1 and "nothing was written" in done.output
+    assert not list(tmp_path.iterdir())
