@@ -40,7 +40,7 @@ class PlotOptions:
     """Place of the slice on this axis [pc]."""
     directions: Directions | None = None
     """Lines of sight ``l, b`` [deg]."""
-    other: str | Path | None = None
+    other: Any = None
     """Second map to compare with, as for `pipelines.maps.opening.open_other`."""
     factor: float | None = None
     """Factor from its values to the band of the first map; if ``None``, both are in one

@@ -88,11 +88,7 @@ def open_answers(
         if samples is not None:
             raise InputError(f"{reference} has no run whose samples it could have")
         return open_queried(reference, **stated)
-    if given := [name for name, value in stated.items() if value not in (None, {})]:
-        raise InputError(
-            f"{reference} says what its values are: {', '.join(given)} go with maps of "
-            "the package dustmaps"
-        )
+    _refuse_facts(reference, stated)
     if is_remote(reference) and samples is None:
         return open_store(Path(reference), RemoteFolder(str(reference)))
     path = Path(reference)
@@ -146,6 +142,15 @@ def open_run(path: str | Path) -> Answers:
     return RunMap.of(read_run(path))
 
 
+def _refuse_facts(reference: Any, stated: dict[str, Any]) -> None:
+    """Raise `InputError` if something is stated of a map that says it itself."""
+    if given := [name for name, value in stated.items() if value not in (None, {})]:
+        raise InputError(
+            f"{reference} says what its values are: {', '.join(given)} (--integrated, "
+            "--differential, --query) go with maps of the package dustmaps"
+        )
+
+
 def is_queried(reference: Any) -> bool:
     """Return true for ``dustmaps:NAME``, and for objects that are no paths."""
     if isinstance(reference, str):
@@ -173,11 +178,19 @@ def open_other(
     reference = getattr(reference, "answers", reference)
     times = 1.0 if factor is None else factor
     if isinstance(reference, Answers):
+        _refuse_facts(reference.path, stated)
         second = reference
     elif is_queried(reference):
         second, times = open_queried(reference, factor=factor, **stated), 1.0
     else:
-        second = _second(reference, **stated)
+        _refuse_facts(reference, stated)
+        path = Path(reference)
+        form = form_of(path)
+        if form in _READERS:
+            # A cube without extinctions of its own.
+            second = of_cube(path, _READERS[form](path), blank=True)
+        else:
+            second = open_answers(path)
     bands = first.known_band, second.known_band
     if factor is None and all(bands) and len({*bands}) > 1:
         raise InputError(
@@ -185,15 +198,6 @@ def open_other(
             "factor from the latter to the former (--factor, factor=)"
         )
     return second, times
-
-
-def _second(reference: Any, **stated: Any) -> Answers:
-    """Open a map on disk, a cube without extinctions of its own."""
-    path = Path(reference)
-    plain = all(value in (None, {}) for value in stated.values())
-    if plain and (form := form_of(path)) in _READERS:
-        return of_cube(path, _READERS[form](path), blank=True)
-    return open_answers(path, **stated)
 
 
 def read_npz(path: Path) -> Cube:

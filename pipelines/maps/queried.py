@@ -12,7 +12,9 @@ import inspect
 import math
 import tomllib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from pipelines.maps.answers import (
     extinctions_along,
 )
 from pipelines.maps.places import Places
+from pipelines.maps.stored import Once
 
 PACKAGE = "dustmaps:"
 # Spacing [pc] of differences of extinctions and integrals of densities.
@@ -51,7 +54,8 @@ class QueriedMap(Answers):
     Its values times ``scale`` are extinctions from the observer [mag] if
     ``integrated``, else densities [mag/pc]. ``options`` are keywords of ``query``, such
     as ``mode="median"``; ``step`` [pc] is the spacing of integrals of densities and
-    differences of extinctions. ``end`` is the largest distance [pc], infinite if
+    differences of extinctions. ``extinctions`` returns an object of extinctions, if
+    there is one beside densities. ``end`` is the largest distance [pc], infinite if
     unknown; title and reference are those of a published map.
     """
 
@@ -60,6 +64,7 @@ class QueriedMap(Answers):
     scale: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
     step: float = STEP
+    extinctions: Callable[[], Any] | None = None
     end: float = math.inf
     title: str = ""
     reference: str = ""
@@ -153,10 +158,15 @@ class QueriedMap(Answers):
         return self.end
 
     def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
-        answer = self._differenced if self.integrated else self._summed
         if integrated == self.integrated:
-            answer = self._query
-        return dict.fromkeys(kinds, answer(places))
+            values = self._query(places)
+        elif self.integrated:
+            values = self._differenced(places)
+        elif self.extinctions is not None:
+            values = replace(self, source=self.extinctions())._query(places)
+        else:
+            values = self._summed(places)
+        return dict.fromkeys(kinds, values)
 
     def _query(self, places: Places) -> np.ndarray:
         if not len(places):
@@ -212,7 +222,8 @@ def open_queried(
     ``integrated`` or ``factor`` is missing, or it contradicts ``integrated``.
     """
     source, name = reference, type(reference).__name__
-    if isinstance(reference, str):
+    by_name = isinstance(reference, str)
+    if by_name:
         source, name = _of_package(reference.removeprefix(PACKAGE)), reference
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
@@ -233,7 +244,11 @@ def open_queried(
         )
     if factor is not None and not factor > 0:
         raise InputError(f"a factor is above 0, got {factor:g}")
+    sums = None
+    if by_name and not known and "extinctions" in facts:
+        sums = Once(partial(type(source), **facts["extinctions"]))
     return QueriedMap(
+        extinctions=sums,
         path=Path(name),
         band=facts.get("band", "") if factor is None else "",
         source=source,

@@ -440,8 +440,9 @@ def open_map(
     or the map has no prior that is known outside.
     """
     run = None if samples is None else path_of(samples, "the path of a run's samples")
-    if not hasattr(reference, "query") and not isinstance(reference, str):
-        reference = path_of(reference, "the path of a map, or an object with query")
+    is_object = hasattr(reference, "query") and not isinstance(reference, DustMap)
+    if not is_object and not isinstance(reference, str):
+        reference = path_of(reference, "an object with query, or the path of a map")
     dust = DustMap(answers=open_answers(reference, samples=run, **stated))
     return dust.with_outside(outside)
 

@@ -8,7 +8,6 @@ import pytest
 
 from pipelines.cubes.sky import SkyMaps
 from pipelines.figures.sky import healpix_sky, sky
-from pipelines.maps.answers import JOINED, OWN
 
 NSIDE = 8
 PIXELS = np.arange(12 * NSIDE**2)
@@ -65,7 +64,7 @@ def test_the_sky_is_pale_where_the_prior_holds_much_of_the_extinction():
     share = np.zeros(maps.mean.shape)
     share[1] = np.where(B > 0, 0.2, 0.01)
     # The last star is nearer everywhere, but little lies beyond it.
-    beyond = {"prior_share": share, "filled": np.where(share > 0, JOINED, OWN)}
+    beyond = {"prior_share": share, "beyond_box": share > 0}
     figure = sky(replace(maps, **beyond))
     far, half = paled(figure.axes[2]), 180
     assert len(figure.axes[0].collections) < 2

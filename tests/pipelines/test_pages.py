@@ -134,7 +134,7 @@ def test_plot_draws_what_a_cube_suffices_for_and_says_what_it_leaves_out(
     write_zarr(tmp_path / "map.zarr", cube)
     write_fits(tmp_path / "map.fits", cube)
     words = f"plot {tmp_path}/map.zarr -o {tmp_path}/out --dpi 60 --format svg"
-    done = command(f"{words} --other {tmp_path}/map.fits --x 100 --declare-band A_V")
+    done = command(f"{words} --other {tmp_path}/map.fits --x 100")
     assert done.exit_code == 0, done.output
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["compare.svg", "edge_on.svg", "face_on.svg", "slice.svg"]

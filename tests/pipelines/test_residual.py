@@ -26,16 +26,15 @@ from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig, load_config
-from pipelines.export.exporters import RunProducts, export_run
+from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.fit import fit
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import ESTIMATES
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import ray_integrals
-from pipelines.maps.opening import QueriedMap
 from pipelines.maps.run_map import RunMap
-from pipelines.maps.sky import default_nside, integrated, pixel_directions
+from pipelines.maps.sky import default_nside, integrated
 from pipelines.query import open_map
 from pipelines.query.map import DustMap
 from pipelines.run.distances import distance_columns
@@ -234,24 +233,6 @@ def test_no_quantile_falls_along_the_rays_of_random_maps(
             assert falls(coords, dust.query(coords, **asked).value) < 1e-12, pct
     draws = of_run.query(coords, integrated=True, mode="samples").value
     assert falls(coords, draws) < 1e-12
-
-    class Small:
-        def query(self, coords: SkyCoord) -> np.ndarray:
-            return 1e-9 * coords.distance.pc
-
-    other = QueriedMap(path=Path("other"), source=Small(), integrated=True)
-    pixels = np.nonzero((np.diff(store.arrays["p50"], axis=0) == 0).any(axis=0))[0]
-    arrays = {name: values[:, pixels] for name, values in store.arrays.items()}
-    products = RunProducts(
-        map=RunMap.of(random_map),
-        names=frozenset(),
-        run=random_map,
-        options=ExportOptions(fill=other, fill_beyond="stars"),
-    )
-    towards = pixel_directions(32)[pixels]
-    filled, _ = products.filled(towards, distances, arrays)
-    for name in {*filled} - {"std"}:
-        assert (np.diff(filled[name], axis=0) >= 0).all(), name
 
 
 def test_answers_are_of_one_distribution_whatever_else_is_asked(
@@ -682,11 +663,10 @@ def test_predictions_of_stars_are_of_map_and_kriging(run: Run) -> None:
         stars.l * u.deg, stars.b * u.deg, stars.distance * u.pc, frame="galactic"
     )
     dust = DustMap(answers=RunMap.of(run))
-    filled = dust.continued(RunMap.of(run))
     for estimate, expected in ((None, columns), ("kriged", columns), ("map", alone)):
         asked: Any = {"estimate": estimate}
         answers = [dust.extinction_and_density(coords, **asked)[0]]
-        answers += [each.extinction(coords, **asked) for each in (dust, filled)]
+        answers.append(dust.extinction(coords, **asked))
         for answer in answers:
             assert answer.estimate == ESTIMATES[estimate or "kriged"]
             for kind in ("mean", "std", "p16"):
@@ -747,7 +727,7 @@ def test_exports_say_whether_kriging_has_a_share(
 def test_both_quantities_of_one_pass_are_those_of_two(run: Run) -> None:
     run = without_stack(run)
     stars, _ = sky(40, 6)
-    dust = DustMap(answers=RunMap.of(run)).in_band("A_G", declared="A_V")
+    dust = DustMap(answers=RunMap.of(run))
     # The last place is outside the box.
     distance = np.append(stars.distance[1:], 5000.0)
     coords = SkyCoord(

@@ -8,10 +8,10 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 import dustmap
-from pipelines.api import fill
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 from pipelines.config import FitConfig, load_config
+from pipelines.maps.opening import open_other
 
 PLACE = "--l 10 --b 2"
 BESIDE = [
@@ -21,13 +21,11 @@ BESIDE = [
         f"query RUN {PLACE} --at-extinction 0.5 {option}"
         for option in ("--mode mean", "--pct 50", "--total", "--integrated", "--seed 0")
     ),
-    f"query RUN {PLACE} --distance 100 --fill RUN --fill-factor 0",
     *(
         f"query RUN {PLACE} --distance 100 {option}"
         for option in (
             *("--seed 0", "--mode std --seed 1", "-o answers.csv", "--map l=l:deg"),
             *("--preset mock", "--prefix ''", "--overwrite", "--r-v 0"),
-            *("--fill-factor 0", "--fill-beyond box", "--fill RUN --fill-integrated"),
         )
     ),
     *(
@@ -43,10 +41,8 @@ BESIDE = [
         for option in (
             *("--sphere 0", "--spacing 0", "--sphere -5", "--samples 0", "--nside 0"),
             *("--nside 8", "--distances 100", "--ordering ring", "--pixel 0"),
-            "--fill RUN --fill-beyond stars",
         )
     ),
-    "export RUN --zarr out.zarr --fill RUN",
     "export RUN --healpix out.fits --sphere 0",
     *(
         f"plot RUN -o figures --kind {kind} {option}"
@@ -123,8 +119,8 @@ def test_arguments_without_effect_are_refused_in_python(positive_run, tmp_path):
         dustmap.predict(run, coords, mappings=["l=l:deg"])
     for given in ({"integrated": False}, {"query": {"mode": "mean"}}):
         for other in (run, str(run), dust.answers):
-            with pytest.raises(InputError, match="integrated="):
-                fill(dust, other, **given)
+            with pytest.raises(InputError, match=next(iter(given))):
+                open_other(other, dust.answers, **given)
     for given in ({"nside": 8}, {"axis": "x"}, {"factor": 0.0}):
         with pytest.raises(InputError, match="is for"):
             dust.plot("los", **given)

@@ -16,8 +16,9 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.compare.maps import compare_map, seen_cells
 from pipelines.cubes.cube import Cube
 from pipelines.maps.answers import Answers
-from pipelines.maps.opening import QueriedMap, open_package, read_npz
+from pipelines.maps.opening import read_npz
 from pipelines.maps.places import Places
+from pipelines.maps.queried import QueriedMap, open_queried
 from pipelines.maps.stored import of_cube
 
 PLACES = np.array([[300.0, 100.0, -50.0], [420.0, 140.0, -70.0], [-200.0, 50.0, 90.0]])
@@ -57,7 +58,8 @@ def queried(*, integrated: bool, **options) -> Answers:
         integrated=integrated,
         options={"mode": "median"},
         step=5.0,
-    ).converted(None, 3.1)
+        scale=3.1,
+    )
 
 
 def at(other: Answers, name: str, points=PLACES) -> np.ndarray:
@@ -65,8 +67,8 @@ def at(other: Answers, name: str, points=PLACES) -> np.ndarray:
     return other.median_or_mean(places, integrated=name == "extinction")
 
 
-def cube_map(cube: Cube, factor=1.0, *, blank=True) -> Answers:
-    return of_cube(Path("cube"), cube, blank=blank).converted(None, factor)
+def cube_map(cube: Cube, *, blank=True) -> Answers:
+    return of_cube(Path("cube"), cube, blank=blank)
 
 
 @pytest.mark.parametrize("integrated", [True, False])
@@ -78,15 +80,15 @@ def test_a_queried_map_gives_both_whatever_it_gives(integrated, bare):
         np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=2e-3)
 
 
-def test_a_cube_gives_both_in_its_unit_times_the_factor(truth):
+def test_a_cube_gives_both_in_its_unit(truth):
     per_kpc = Cube(
         x=truth.x,
         y=truth.y,
         z=truth.z,
-        arrays={"density": 500 * truth.arrays["density"]},
+        arrays={"density": 1000 * truth.arrays["density"]},
         unit="mag kpc-1",
     )
-    other = cube_map(per_kpc, factor=2.0)
+    other = cube_map(per_kpc)
     for name in ("extinction", "density"):
         found = at(other, name)
         np.testing.assert_allclose(found, getattr(one_cloud, name)(PLACES), rtol=0.04)
@@ -105,8 +107,9 @@ def test_rays_without_any_dust_are_outside_the_footprint(truth):
 def test_the_true_cube_agrees_and_its_double_is_told(positive_run, truth):
     one = compare_map(positive_run, cube_map(truth), generator=rng()).numbers
     two = compare_map(
-        positive_run, cube_map(truth, factor=2.0), generator=rng()
+        positive_run, cube_map(truth), factor=2.0, generator=rng()
     ).numbers
+    assert two["scale"].startswith("2 times")
     assert one["extinction, mean"]["correlation"] > 0.95
     assert one["extinction, mean"]["ratio of means"] == pytest.approx(1, abs=0.05)
     assert one["density, mean"]["correlation"] > 0.8
@@ -186,9 +189,9 @@ def test_the_decoded_map_has_its_dust_in_the_plane(data_dir):
 def test_packages_and_maps_that_are_not_there_are_named(monkeypatch):
     pytest.importorskip("dustmaps")
     with pytest.raises(InputError, match="nonsense"):
-        open_package("nonsense")
+        open_queried("dustmaps:nonsense")
     with pytest.raises(InputError, match=r"bayestar.CLASS: .*BayestarQuery"):
-        open_package("bayestar.Nonsense")
+        open_queried("dustmaps:bayestar.Nonsense")
     monkeypatch.setitem(sys.modules, "dustmaps.map_base", None)
     with pytest.raises(InputError, match=r"pip install 'dustmap\[dustmaps\]'"):
-        open_package("bayestar")
+        open_queried("dustmaps:bayestar")

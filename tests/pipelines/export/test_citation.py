@@ -7,6 +7,7 @@ import yaml
 from pipelines.bands import conversion
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.provenance import surveys
+from pipelines.export.exporters import with_change
 from pipelines.formats.citation import (
     METHOD,
     SOFTWARE,
@@ -14,7 +15,6 @@ from pipelines.formats.citation import (
     cited_papers,
     doi_of,
 )
-from pipelines.maps.converted import with_change
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -79,7 +79,7 @@ def test_one_direction_is_the_same_in_every_file(plain):
 def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, green):
     folder, done = green
     ratio = factor("A_V", "A_G", r_v=3.3)
-    assert done.map.band == "A_G" and done.map.factor == ratio
+    assert done.change.target == "A_G" and done.factor == ratio
     for read in (read_zarr, read_integrated):
         before, after = read(plain / "map.zarr"), read(folder / "map.zarr")
         for name, array in before.arrays.items():

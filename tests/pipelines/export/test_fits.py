@@ -12,9 +12,9 @@ from pipelines.bands import conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps
+from pipelines.export.exporters import with_change
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_cube_and_curves, read_fits, write_fits
-from pipelines.maps.converted import with_change
 
 
 def make_cube(values=None, meta=None):
@@ -164,15 +164,6 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
     assert header["CITE1"] == catalogue["references"][0].replace("í", "i").strip()
     assert header["DOI1"] == "10.1051/1" and header["DOI2"].startswith("10.3847/")
     assert (header["INPUT1"], header["SHA1"]) == ("stars.parquet", "0f" * 32)
-    then = conversion("A_G", "A_Ks", r_v=3.1)
-    again = with_change(read_fits(tmp_path / "map.fits").meta, then)
-    write_fits(tmp_path / "twice.fits", make_cube(meta=again))
-    header = fits.getheader(tmp_path / "twice.fits")
-    assert (header["EXTBAND"], header["BANDFROM"]) == ("A_Ks", "A_V")
-    assert header["BANDFAC"] == pytest.approx(change.factor * then.factor)
-    assert (header["EXTCURVE"], header["R_V"], header["WAVE1"]) == ("F19", 3.3, 621.79)
-    assert (header["CURVE2"], header["R_V2"]) == ("G23", 3.1)
-    assert {header["WAVE2"], header["WAVE3"]} == set(then.wavelengths.values())
 
 
 def test_curves_are_read_back_beside_the_cube(tmp_path):

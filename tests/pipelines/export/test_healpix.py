@@ -147,21 +147,24 @@ def test_more_distances_than_a_table_has_columns_are_refused(tmp_path):
         write_healpix(tmp_path / "sky.fits", maps)
 
 
-@pytest.mark.parametrize(
-    ("more", "room"), [({"last_star"}, 499), ({"filled"}, 333), ({"both"}, 332)]
-)
-def test_the_columns_of_last_stars_and_of_origins_count_too(tmp_path, more, room):
+def test_the_column_of_last_stars_counts_too(tmp_path):
     def maps(count):
         made = make_maps(nside=1, distances=np.arange(1.0, count + 1))
-        if not more & {"filled"}:
-            made = replace(made, last_star=np.arange(12.0))
-        if not more & {"last_star"}:
-            made = replace(made, filled=np.zeros_like(made.mean))
-        return made
+        return replace(made, last_star=np.arange(12.0))
 
-    write_healpix(tmp_path / "sky.fits", maps(room))
-    read = read_healpix(tmp_path / "sky.fits")
-    assert read.mean.shape == (room, 12)
-    assert (read.last_star is None) == (more == {"filled"})
-    with pytest.raises(InputError, match=f"room for {room} maps"):
-        write_healpix(tmp_path / "more.fits", maps(room + 1))
+    write_healpix(tmp_path / "sky.fits", maps(499))
+    assert read_healpix(tmp_path / "sky.fits").mean.shape == (499, 12)
+    with pytest.raises(InputError, match="room for 499 maps"):
+        write_healpix(tmp_path / "more.fits", maps(500))
+
+
+def test_maps_that_an_earlier_version_filled_are_refused(tmp_path):
+    write_healpix(tmp_path / "sky.fits", make_maps(distances=np.array([100.0])))
+    with fits.open(tmp_path / "sky.fits") as hdus:
+        column = hdus[1].columns[0]
+        filled = fits.Column("FILLED_100PC", column.format, array=column.array)
+        columns = fits.ColDefs([*hdus[1].columns, filled])
+        table = fits.BinTableHDU.from_columns(columns, header=hdus[1].header)
+        fits.HDUList([hdus[0], table]).writeto(tmp_path / "old.fits", checksum=True)
+    with pytest.raises(InputError, match=r"old\.fits .*--fill"):
+        read_healpix(tmp_path / "old.fits")

@@ -31,7 +31,7 @@ def exported(request, chain, tmp_path_factory):
     done = export_run(
         chain.folder / "run", targets, ExportOptions(**CHOICES[request.param])
     )
-    return request.param, read_run(chain.folder / "run"), folder, done.map.factor
+    return request.param, read_run(chain.folder / "run"), folder, done.factor
 
 
 def at(stars):

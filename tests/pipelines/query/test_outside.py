@@ -10,6 +10,7 @@ import ray_field
 from astropy.table import Table
 
 import dustmap
+from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
@@ -128,37 +129,30 @@ def test_exports_hold_the_prior(run, dust):
     cube = dustmap.open_map(run.parent / "map.fits", outside="prior")
     added = dust.answers.moments, cube.query(far, integrated=True)
     np.testing.assert_allclose(added[1], expected.mean, rtol=0.1)
-    # In another band, written so or converted afterwards, in either order.
+    # In another band.
     red = dustmap.open_map(run.parent / "red.zarr", outside="prior")
-    later = store.in_band("A_Ks", "A_V")
-    first = dustmap.open_map(run.parent / "map.zarr").in_band("A_Ks", "A_V")
-    for other in (red, first.with_outside("prior")):
-        answer, flags = other.query(far, integrated=True, return_flags=True)
-        known, own = later.query(far, integrated=True, return_flags=True)
-        np.testing.assert_allclose(answer, known, rtol=1e-4)
-        np.testing.assert_allclose(flags["prior_share"], own["prior_share"], rtol=1e-4)
+    answer, flags = red.query(far, integrated=True, return_flags=True)
+    known, own = store.query(far, integrated=True, return_flags=True)
+    np.testing.assert_allclose(answer, factor("A_V", "A_Ks") * known, rtol=1e-4)
+    np.testing.assert_allclose(flags["prior_share"], own["prior_share"], rtol=1e-4)
 
 
 def test_sky_maps_go_on(run, dust):
     own = dustmap.open_map(run).answers.sky_maps([150.0, 500.0], 8)
-    for answers in (dust.answers, dust.answers.converted(None, 2.0)):
-        maps = answers.sky_maps([150.0, 500.0], 8)
-        gap = np.isnan(own.mean)
-        assert 0.2 < gap[1].mean() < 1
-        np.testing.assert_array_equal(maps.filled > 0, gap)
-        lon, lat = healpy.pix2ang(8, np.flatnonzero(gap[1]), nest=True, lonlat=True)
-        expected = dust.extinction(at(lon, lat, 500.0))
-        factor = answers.factor
-        for name, array in maps.arrays.items():
-            values = {"mean": expected.mean, "std": expected.std, **expected.quantiles}
-            found = array[1][gap[1]] / factor
-            np.testing.assert_allclose(found, values[name].value, rtol=0.2)
-            same = factor * own.arrays[name][~gap]
-            np.testing.assert_allclose(array[~gap], same, rtol=1e-6)
-        # The share counts from the last star on, in the box too.
-        share, ends = maps.prior_share, own.last_star < 150.0
-        assert (share[1][gap[1]] > expected.flags["prior_share"] - 0.02).all()
-        np.testing.assert_array_equal(share[0][~gap[0]] > 0, ends[~gap[0]])
+    maps = dust.answers.sky_maps([150.0, 500.0], 8)
+    gap = np.isnan(own.mean)
+    assert 0.2 < gap[1].mean() < 1
+    np.testing.assert_array_equal(maps.beyond_box, gap)
+    lon, lat = healpy.pix2ang(8, np.flatnonzero(gap[1]), nest=True, lonlat=True)
+    expected = dust.extinction(at(lon, lat, 500.0))
+    for name, array in maps.arrays.items():
+        values = {"mean": expected.mean, "std": expected.std, **expected.quantiles}
+        np.testing.assert_allclose(array[1][gap[1]], values[name].value, rtol=0.2)
+        np.testing.assert_allclose(array[~gap], own.arrays[name][~gap], rtol=1e-6)
+    # The share counts from the last star on, in the box too.
+    share, ends = maps.prior_share, own.last_star < 150.0
+    assert (share[1][gap[1]] > expected.flags["prior_share"] - 0.02).all()
+    np.testing.assert_array_equal(share[0][~gap[0]] > 0, ends[~gap[0]])
 
 
 def test_sky_maps_of_a_store_have_no_holes_at_the_face(run):
@@ -216,15 +210,6 @@ def test_what_has_no_known_prior_outside_is_refused(
         dust.query(PLACES[3:4], integrated=False)
     with pytest.raises(InputError, match="without"):
         dust.distance_at(PLACES, 0.1)
-    own = dustmap.open_map(run)
-    for both in (
-        lambda: dust.continued(own),
-        lambda: own.continued(own).with_outside("prior"),
-    ):
-        with pytest.raises(InputError, match="--fill"):
-            both()
-    line = f"query {run} --l 90 --b 60 --distance 2000 --outside prior --fill {run}"
-    assert command(line).exit_code == 2
 
 
 def test_a_normal_density_is_known_to_finite_distances(tmp_path):

@@ -19,7 +19,7 @@ from pipelines.export.options import ExportOptions
 from pipelines.query import open_map
 from pipelines.query.dustmaps_map import DustmapQuery
 
-KINDS = ("store", "run", "samples", "cube", "sky", "band", "filled", "query")
+KINDS = ("store", "run", "samples", "cube", "sky", "query")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,6 @@ def opened(path, positive_run, tmp_path_factory):
                 return open_map(store, samples=positive_run.path)
             case "cube" | "sky":
                 return open_map(cube if kind == "cube" else folder / "sky.fits")
-            case "band":
-                run = open_map(positive_run.path).estimated("map")
-                return run.in_band("E(B-V)", "A_V")
-            case "filled":
-                return open_map(path).continued(cube)
             case "query":
                 return DustmapQuery(path)
             case _:
@@ -65,7 +60,7 @@ def test_a_pickled_map_gives_the_same_answers(opened, coords, kind):
             one.query(few, integrated=True, mode="samples") for one in (dust, copy)
         )
         np.testing.assert_array_equal(ours, theirs)
-    if kind in ("store", "run", "cube", "filled"):
+    if kind in ("store", "run", "cube"):
         dust.cube.arrays["mean"]  # read before pickling, and anew by the copy
         again = pickle.loads(pickle.dumps(dust))
         np.testing.assert_array_equal(
@@ -75,9 +70,7 @@ def test_a_pickled_map_gives_the_same_answers(opened, coords, kind):
         assert len(pickle.dumps(dust)) < 20_000, "arrays travel by their path"
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "band")) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_threads_share_a_map(opened, coords, kind):
     parts = [coords[start:80:8] for start in range(8)]
     each, alone = (partial(opened(kind).query, integrated=True) for _ in range(2))
