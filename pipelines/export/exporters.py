@@ -20,7 +20,7 @@ from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, sky_vectors, write_images
+from pipelines.formats.images import Field, Source, pixel_side, write_images
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps import sky
 from pipelines.maps.answers import NOTHING, Answers
@@ -60,6 +60,26 @@ class Exported:
         order = options.ordering or ORDERINGS[0]
         write_healpix(path, maps, ordering=order, overwrite=overwrite)
         self.note_outside(path, maps.mean, maps.distances)
+
+    def write_image(
+        self,
+        path: Path,
+        values: dict[str, np.ndarray],
+        distances: np.ndarray,
+        wcs: Any,
+        source: Source,
+        meta: dict[str, Any],
+        *,
+        overwrite: bool,
+    ) -> None:
+        """Write an image of the values ``(e, n)`` of its source's pixels."""
+        write_images(path, values, distances, wcs, source, meta, overwrite=overwrite)
+        if source.side > (side := pixel_side(wcs)):
+            self.notes.append(
+                f"{path.name}: its pixels of {side:.2g} deg are interpolated between "
+                f"rays {source.side:.2g} deg apart"
+            )
+        self.note_outside(path, values["mean"], distances)
 
     def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
         """Note the part of the sky outside the maps ``(e, n)``, if any."""
@@ -301,7 +321,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
-    vectors = sky_vectors(wcs)
+    source = Source.of(wcs)
+    vectors = source.directions
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
@@ -320,8 +341,7 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     for change in products.map.changes:
         meta = with_change(meta, change)
     meta = {**meta, **products.others, **estimate}
-    write_images(path, found, edges, wcs, meta, overwrite=overwrite)
-    products.note_outside(path, found["mean"], edges)
+    products.write_image(path, found, edges, wcs, source, meta, overwrite=overwrite)
 
 
 _WRITERS = {"zarr": _zarr, "fits": _fits, "healpix": _healpix, "image": _image}

@@ -13,7 +13,7 @@ from pipelines.cubes.cube import Cube, cut_box, cut_sphere
 from pipelines.export.exporters import Exported, export_run
 from pipelines.export.options import ExportOptions, Targets
 from pipelines.formats.fits import write_fits
-from pipelines.formats.images import Field, sky_vectors, write_images
+from pipelines.formats.images import Field, Source
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps.answers import Answers
 from pipelines.maps.foreign import extinctions_along
@@ -77,12 +77,13 @@ def export_map(
             done.write_sky(target, maps, options, overwrite=overwrite)
         elif name == "image":
             wcs = (options.field or Field()).wcs()
+            source = Source.of(wcs)
             # The distances and the provenance, of few pixels.
             maps = found.sky_maps(options.distances, nside=1)
             far = maps.distances
-            values = extinctions_along(found, sky_vectors(wcs), far)
-            write_images(target, values, far, wcs, maps.meta, overwrite=overwrite)
-            done.note_outside(target, values["mean"], far)
+            values = extinctions_along(found, source.directions, far)
+            of_image = far, wcs, source, maps.meta
+            done.write_image(target, values, *of_image, overwrite=overwrite)
         else:
             raise NotImplementedError(f"{name} of another program's map")
     return done

@@ -147,8 +147,10 @@ def test_what_is_exported_of_it_opens_fills_and_is_drawn(
         values, wcs = units["MEAN"].data[1], WCS(units["MEAN"].header).celestial
         x, y = np.round(wcs.world_to_pixel_values(30, 0)).astype(int)
         lon, lat = wcs.pixel_to_world_values(x, y)
-    place = SkyCoord(lon, lat, 25, unit=("deg", "deg", "pc"), frame="galactic")
-    expected = dustmap.open_map(cube).query(place, integrated=True).value
+    near, weights = healpy.get_interp_weights(128, lon, lat, lonlat=True)
+    sky = healpy.pix2ang(128, near, lonlat=True)
+    place = SkyCoord(*sky, 25, unit=("deg", "deg", "pc"), frame="galactic")
+    expected = weights @ dustmap.open_map(cube).query(place, integrated=True).value
     assert values[y, x] == pytest.approx(expected, rel=1e-5)
 
 
