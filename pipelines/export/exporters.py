@@ -26,7 +26,7 @@ from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, sky_vectors, write_images
+from pipelines.formats.images import Field, Source, pixel_side, write_images
 from pipelines.formats.zarr import write_zarr
 from pipelines.maps import sky
 from pipelines.maps.answers import Answers
@@ -269,7 +269,8 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
     run, options = products.run, products.options
     wcs = (options.field or Field()).wcs()
-    vectors = sky_vectors(wcs)
+    source = Source.of(wcs)
+    vectors = source.directions
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
@@ -283,7 +284,12 @@ def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
     if products.change is not None:
         meta = with_change(meta, products.change)
     meta = {**meta, **estimate}
-    write_images(path, found, edges, wcs, meta, overwrite=overwrite)
+    write_images(path, found, edges, wcs, source, meta, overwrite=overwrite)
+    if source.side > (side := pixel_side(wcs)):
+        products.notes.append(
+            f"{path.name}: its pixels of {side:.2g} deg are interpolated between rays "
+            f"{source.side:.2g} deg apart"
+        )
     products.note_outside(path, found["mean"], edges)
 
 

@@ -6,15 +6,18 @@ as its third axis.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from astropy.io import fits
 from astropy.wcs import WCS
+from astropy.wcs.utils import proj_plane_pixel_area
+from healpy import nside2resol, pix2ang
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
@@ -87,20 +90,58 @@ def _made(field: Field) -> Any:
     return wcs
 
 
-def pixel_vectors(wcs: Any) -> np.ndarray:
-    """Return Galactic unit vectors of the pixels' centres ``(rows, columns, 3)``.
-
-    Pixels outside the sky are NaN.
-    """
-    row, column = np.indices(wcs.array_shape)
-    sky = wcs.pixel_to_world(column, row).galactic
-    return unit_vectors(sky.l.deg, sky.b.deg)
+def pixel_side(wcs: Any) -> float:
+    """Return the side of an image's pixel where its projection is true [deg]."""
+    return math.sqrt(proj_plane_pixel_area(wcs))
 
 
-def sky_vectors(wcs: Any) -> np.ndarray:
-    """Return the `pixel_vectors` of the n pixels on the sky ``(n, 3)``."""
-    vectors = pixel_vectors(wcs)
-    return vectors[np.isfinite(vectors).all(axis=-1)]
+class Source(NamedTuple):
+    """Pixels of a sky map, NESTED and Galactic, that an image is interpolated from."""
+
+    nside: int
+    pixels: np.ndarray
+
+    @classmethod
+    def of(cls, wcs: Any) -> Source:
+        """Return those of the resolution in 128..1024 whose pixels are most similar.
+
+        Coarser ones would smooth the dust: at 0.46 deg the interpolation is off by 0.04
+        standard deviations or less (rms), and half of that leaves 0.01.
+        """
+        from astropy_healpix import HEALPix
+
+        side = math.radians(pixel_side(wcs))
+        nside = 2 ** round(math.log2(nside2resol(1) / side))
+        nside = min(max(nside, 128), 1024)
+        row, column = np.indices(wcs.array_shape)
+        sky = wcs.pixel_to_world(column, row).galactic
+        on_sky = np.isfinite(sky.l.deg)
+        # The pixels that reproject takes, by what it takes them with.
+        grid = HEALPix(nside=nside, order="nested")
+        near, _ = grid.bilinear_interpolation_weights(sky.l[on_sky], sky.b[on_sky])
+        taken = np.zeros(grid.npix, dtype=bool)
+        taken[near] = True
+        return cls(nside, np.flatnonzero(taken))
+
+    @property
+    def side(self) -> float:
+        """Side of a pixel [deg]."""
+        return nside2resol(self.nside, arcmin=True) / 60
+
+    @property
+    def directions(self) -> np.ndarray:
+        """Unit vectors to the centres of the n pixels ``(n, 3)``."""
+        return unit_vectors(*pix2ang(self.nside, self.pixels, nest=True, lonlat=True))
+
+    def image(self, values: np.ndarray, wcs: Any) -> np.ndarray:
+        """Interpolate the values ``(n,)`` of the pixels; NaN off the sky."""
+        # Its import takes seconds.
+        from reproject import reproject_from_healpix
+
+        sky = np.full(12 * self.nside**2, np.nan)
+        sky[self.pixels] = values
+        how = {"shape_out": wcs.array_shape, "order": "bilinear", "nested": True}
+        return reproject_from_healpix((sky, "galactic"), wcs, **how)[0]
 
 
 def write_images(
@@ -108,13 +149,14 @@ def write_images(
     values: dict[str, np.ndarray],
     distances: np.ndarray,
     wcs: Any,
+    source: Source,
     meta: dict[str, Any],
     *,
     overwrite: bool = False,
 ) -> None:
     """Write extensions ``MEAN``, ``STD``, ... [mag] of values ``(e, n)``.
 
-    They are at e distances [pc], in the n pixels of `sky_vectors`.
+    They are at e distances [pc], in the n pixels of ``source``.
 
     Raises `InputError` if several distances are not evenly spaced, or ``path`` exists
     and ``overwrite`` is false, or cannot be written.
@@ -125,7 +167,7 @@ def write_images(
             "the distances of an image's third axis must be evenly spaced, such as "
             f"--distances 100,200,300; got {', '.join(f'{d:g}' for d in distances)}"
         )
-    on_sky, units = np.isfinite(pixel_vectors(wcs)).all(axis=-1), []
+    units = []
     for name, part in values.items():
         header = wcs.to_header(relax=True)
         header["BUNIT"] = "mag"
@@ -135,10 +177,9 @@ def write_images(
             header["CRPIX3"], header["CRVAL3"] = 1.0, float(distances[0])
             header["CDELT3"] = float(steps[0])
         header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
-        array = np.full((len(distances), *on_sky.shape), np.nan, np.float32)
-        array[:, on_sky] = part
-        image = array if len(steps) else array[0]
-        units.append(fits.ImageHDU(image, header, name.upper()))
+        planes = [source.image(plane, wcs) for plane in part]
+        array = np.array(planes if len(steps) else planes[0], dtype=np.float32)
+        units.append(fits.ImageHDU(array, header, name.upper()))
     summary = "Cumulative extinction from the Sun, on the pixels of an image"
     write_hdus(path, units, meta, summary, overwrite=overwrite)
 

@@ -13,7 +13,7 @@ import dustmap
 from pipelines.base.errors import InputError
 from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
-from pipelines.formats.images import Field, pixel_vectors
+from pipelines.formats.images import Field, Source
 
 with warnings.catch_warnings():
     # Of names that a newer astropy gives up.
@@ -108,8 +108,8 @@ def test_the_whole_sky_has_pixels_off_the_sky_and_says_what_is_outside(
     assert "outside the map" in done.notes[0]
     data = fits.getdata(path, "P50")
     assert data.shape == (30, 60) and np.isnan(data[0, 0]) and np.isfinite(data).any()
-    vectors = pixel_vectors(field.wcs())
-    on_sky = np.isfinite(vectors).all(axis=-1)
+    row, column = np.indices(data.shape)
+    on_sky = np.isfinite(field.wcs().pixel_to_world(column, row).galactic.l.deg)
     # Equal areas: 36 square degrees each.
     assert 36 * on_sky.sum() == pytest.approx(41253, rel=0.02)
 
@@ -123,6 +123,34 @@ def test_an_image_ends_where_the_box_holds_most_of_it(
     done = export(positive_run, path, field=field)
     assert f"to {far:g} pc" in done.notes[0]
     assert np.isnan(fits.getdata(path, "P50")).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("field", "nside"),
+    [
+        (Field(pixel=3.0), 128),
+        # Centres on the plane, where a ring of pixels lies, and at a pole.
+        (Field(centre=(0.0, 0.0), size=(9.0, 9.0), pixel=1.0), 128),
+        (Field(projection="ZEA", centre=(5.0, 90.0), size=(3, 3), pixel=0.2), 256),
+        (Field(projection="TAN", centre=(0, -40), size=(0.5, 1), pixel=0.001), 1024),
+        (Field(projection="MOL", pixel=5.0), 128),
+    ],
+)
+def test_an_image_takes_the_pixels_of_its_source_and_no_others(field, nside):
+    wcs = field.wcs()
+    source = Source.of(wcs)
+    assert source.nside == nside and len(source.pixels) <= 4 * np.prod(wcs.array_shape)
+    row, column = np.indices(wcs.array_shape)
+    sky = wcs.pixel_to_world(column, row).galactic
+    on_sky = np.isfinite(sky.l.deg)
+    # The direction itself, from those of the pixels around it.
+    for axis, vectors in enumerate(source.directions.T):
+        image = source.image(vectors, wcs, "bilinear")
+        np.testing.assert_array_equal(np.isfinite(image), on_sky)
+        expected = sky.cartesian.xyz.value[axis][on_sky]
+        np.testing.assert_allclose(
+            image[on_sky], expected, atol=np.radians(source.side) / 3
+        )
 
 
 def test_images_on_the_command_line(command, positive_run, tmp_path):
