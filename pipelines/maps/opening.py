@@ -22,13 +22,12 @@ from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import is_own, open_checked, read_cube_and_curves, read_fits
 from pipelines.formats.foreign import Stated, parse_unit
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import is_own_store, read_zarr
+from pipelines.formats.zarr import is_own_store, is_url, read_zarr
 from pipelines.maps.answers import EVERYWHERE, NOTHING, Answers, Found, Kinds
 from pipelines.maps.foreign import Sampled, open_foreign, origin_facts, origin_of
 from pipelines.maps.places import Places
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.remote import RemoteFolder, is_remote
 
 Form = Literal["run", "store", "npz", "cube", "sky", "stars", "foreign"]
 PACKAGE = "dustmaps:"
@@ -80,7 +79,7 @@ def open_answers(
     The path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by
     chunk around places; another export (``map.fits``, ``map.healpix.fits``) or an
     archive (`read_npz`), read whole and with fewer products; or a run folder, whose
-    values are computed anew. A store may be in a zip, or at a URL (https, s3). Maps of
+    values are computed anew. A store may be at a URL of fsspec (https, s3). Maps of
     other programs are cubes or sky maps by distance in FITS, HDF5, netCDF or zarr, or
     ``dustmaps:MODULE.CLASS``; what is ``stated`` of them are arguments of
     `pipelines.formats.foreign.Stated`, and ``declare_band``. ``samples`` is the run
@@ -93,8 +92,8 @@ def open_answers(
     band, given = stated.pop("declare_band", None), Stated(**stated)
     if str(path).startswith(PACKAGE):
         return open_named(str(path), given).in_band(None, band)
-    if is_remote(path) and not given.given() and samples is None:
-        return open_store(Path(path), RemoteFolder(str(path))).in_band(None, band)
+    if is_url(path) and not given.given() and samples is None:
+        return open_store(path).in_band(None, band)
     path = Path(path)
     form = form_of(path)
     if form == "foreign":
