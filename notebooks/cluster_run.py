@@ -41,7 +41,6 @@ from pipelines.run.status import describe, status_of
 from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import STATE
 from pipelines.run.status import read_metrics
-from pipelines.verify import verify
 
 folder = Path(tempfile.mkdtemp(prefix="cluster-run-"))
 
@@ -169,7 +168,6 @@ for place in sorted((folder / "run.unfinished").rglob("*")):
 again = start("second.log")
 assert again.wait() == 0, (folder / "second.log").read_text()
 print(describe(status_of(folder / "run")))
-print(verify(folder / "run"))
 
 # %% [markdown]
 # The run records the residual of every iteration, across the interruption (dotted): solves

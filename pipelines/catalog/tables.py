@@ -24,12 +24,7 @@ from pyarrow import interchange
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import MANIFEST, MARKER, atomic_file, check_manifest
-from pipelines.storage.digests import (
-    CHECKSUM_KEY,
-    PLACEHOLDER,
-    insert_checksum,
-    visible_files,
-)
+from pipelines.storage.digests import visible_files
 
 TABLE_VERSION = 1
 METADATA_KEY = b"dustmap"
@@ -85,7 +80,7 @@ class TableWriter:
         self._writer.write_table(same, row_group_size=ROWS_PER_BATCH)
 
     def close(self) -> None:
-        """Write units, provenance and checksum."""
+        """Write units and provenance."""
         if self._writer is None:
             raise ValueError(f"{self._path} got no rows, expected at least one")
         names = self._writer.schema.names
@@ -95,11 +90,8 @@ class TableWriter:
             "meta": self.meta,
         }
         text = json.dumps(description, allow_nan=False)
-        self._writer.add_key_value_metadata(
-            {METADATA_KEY.decode(): text, CHECKSUM_KEY: PLACEHOLDER}
-        )
+        self._writer.add_key_value_metadata({METADATA_KEY.decode(): text})
         self._writer.close()
-        insert_checksum(self._path)
 
 
 @contextmanager
@@ -211,7 +203,8 @@ def _opened(path: Path) -> Iterator[tuple[pq.ParquetFile, dict[str, Any]]]:
     with open(path, "rb") as stream:
         if stream.read(4) != b"PAR1":
             raise InputError(f"{path} is not a parquet table: use `dustmap ingest`")
-    with reading(path), pq.ParquetFile(path) as source:
+    checked: Any = {"page_checksum_verification": True}
+    with reading(path), pq.ParquetFile(path, **checked) as source:
         metadata = source.metadata.metadata or {}
         description = json.loads(metadata.get(METADATA_KEY, b"{}"))
         if description.get("version") != TABLE_VERSION:

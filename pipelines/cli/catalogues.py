@@ -1,4 +1,4 @@
-"""Verbs that make and read catalogues, and fetch maps."""
+"""Verbs that make and read catalogues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     CONFIG,
     NEW,
@@ -15,11 +14,8 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     SETTINGS,
     output,
-    refuse,
     reporting,
 )
-
-_REGISTRY = "DUSTMAP_REGISTRY"
 
 
 @click.command()
@@ -124,48 +120,3 @@ def ingest(sources: tuple[Path, ...], output: Path, **options: Any) -> None:
     with Progress(description="ingest", unit="rows") as progress:
         report = run(list(sources), output, progress=progress.update, **options)
     click.echo(str(report))
-
-
-@click.command()
-@click.argument("name", required=False)
-@click.option(
-    "--registry",
-    envvar=_REGISTRY,
-    help=f"File or URL that lists maps.  [default: ${_REGISTRY}]",
-)
-@click.option("-o", "--output", type=NEW, help="Where to.  [default: the map's name]")
-@click.option(
-    "--max-gib",
-    type=click.FloatRange(min=0, min_open=True),
-    default=20.0,
-    help="Largest size of the file, and of its content unpacked.",
-)
-@OVERWRITE
-@reporting
-def fetch(
-    name: str | None, registry: str | None, output: Path | None, **options: Any
-) -> None:
-    """Download the published map NAME and verify it; without NAME list those there are.
-
-    \b
-    dustmap fetch --registry maps.toml
-    dustmap fetch near --registry https://example.org/maps.toml -o near.zarr
-    """
-    from pipelines.storage.fetching import fetch as run
-    from pipelines.storage.fetching import read_registry
-
-    if not registry:
-        raise InputError(
-            f"no registry of maps is given: --registry FILE, or ${_REGISTRY}"
-        )
-    maps = read_registry(registry)
-    if name is None:
-        refuse(("output", "overwrite"), "goes with the NAME of a map")
-        for known in maps.values():
-            click.echo(f"{known.name}: {known.description or known.file}")
-        return
-    if name not in maps:
-        raise InputError(f"{registry} has no map {name!r}; it has {', '.join(maps)}")
-    chosen = maps[name]
-    click.echo(str(run(chosen, output or Path(chosen.product), **options)))
-    click.echo(f"cite: {chosen.citation}", err=True)

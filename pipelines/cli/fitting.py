@@ -1,4 +1,4 @@
-"""Verbs of runs: fit, status, config, regress, verify."""
+"""Verbs of runs: fit, status, config, regress."""
 
 from __future__ import annotations
 
@@ -78,7 +78,11 @@ def config_(simulation: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @reporting
 def status(run: Path, as_json: bool) -> None:
-    """Show the status of the fit into RUN: under way, finished, stopped or dead."""
+    """Show the status of the fit into RUN: under way, finished, stopped or dead.
+
+    What is finished, also a regression, a comparison or a map.zarr, is compared with
+    the hashes in its manifest.
+    """
     import json
 
     from pipelines.run.status import describe, status_of
@@ -124,14 +128,3 @@ def regress(table: Path, output: Path, require: str | None, **settings: Any) -> 
     report = regress_table(table, output, **settings)
     click.echo(str(report))
     check_verdict(report.verdict, require)
-
-
-@click.command()
-@click.argument("path", type=OUT)
-@reporting
-def verify(path: Path) -> None:
-    """Check a run folder (also of a fit that is not finished), checkpoint, zarr store,
-    FITS, HEALPix or parquet file for damage."""
-    from pipelines.verify import verify as check
-
-    click.echo(check(path))

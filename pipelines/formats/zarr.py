@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.storage import FsspecStore
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from dustmap.memory import rows_within
 from pipelines.base.errors import InputError
@@ -20,7 +21,6 @@ from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
 from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
 from pipelines.formats.citation import provenance_text
 from pipelines.storage import atomic
-from pipelines.storage.remote import RemoteFolder
 
 _KIND = "dustmap cube"
 # Version 1 had no integrated extinctions, 3 had levels in groups; from 4 on attributes
@@ -197,16 +197,16 @@ def _write(
     )
 
 
-def read_zarr(path: atomic.AnyPath, *, verify: bool = True) -> Cube:
+def read_zarr(path: atomic.AnyPath) -> Cube:
     """Read a cube by :func:`write_zarr`.
 
-    With ``verify`` every file is compared with its SHA-256, else only the marker and
-    the presence and size of the files.
+    Every file of a folder is compared with its SHA-256; of a store at a URL only the
+    presence of what is read is checked.
 
     Raises `InputError` if the store is absent, incomplete, altered, or not one of this
     program's.
     """
-    with _opened(Path(path), verify=verify) as (group, about):
+    with _opened(path) as (group, about):
         cubes = []
         for place in level_prefixes(about):
             x, y, z = (_read(group, place + axis) for axis in AXES)
@@ -216,18 +216,17 @@ def read_zarr(path: atomic.AnyPath, *, verify: bool = True) -> Cube:
         return replace(cubes[0], finer=tuple(cubes[1:]))
 
 
-def read_integrated(path: atomic.AnyPath, *, verify: bool = True) -> SkyMaps:
+def read_integrated(path: atomic.AnyPath) -> SkyMaps:
     """Read the integrated extinctions of a map by :func:`write_zarr`.
 
     Raises `InputError` as :func:`read_zarr`, and if the store has none.
     """
-    source = Path(path)
-    with _opened(source, verify=verify) as (group, about):
+    with _opened(path) as (group, about):
         if "integrated" not in about:
             raise InputError(
-                f"{source} has no integrated extinctions: it is a simulation's truth "
+                f"{path} has no integrated extinctions: it is a simulation's truth "
                 "or was written by an earlier version. Export the run again "
-                f"(`dustmap export RUN --zarr {source.name}`)"
+                f"(`dustmap export RUN --zarr {Path(path).name}`)"
             )
         names = [str(name) for name in about["integrated"]["arrays"]]
         return SkyMaps(
@@ -249,7 +248,7 @@ def read_columns(path: atomic.AnyPath) -> dict[str, Columns]:
 
     Raises `InputError` as :func:`read_zarr`.
     """
-    with _opened(Path(path), verify=True) as (group, about):
+    with _opened(path) as (group, about):
         place, found = level_prefixes(about)[0], {}
         for along, one in about.get("columns", {}).items():
             head, low, high = f"{place}{_COLUMNS}{along}_", one["low"], one["high"]
@@ -265,19 +264,22 @@ def level_prefixes(attributes: dict[str, Any]) -> list[str]:
     return [""] if levels == 1 else [f"level_{level}/" for level in range(levels)]
 
 
-def open_cube(path: Path | RemoteFolder) -> tuple[zarr.Group, dict[str, Any]]:
+def open_cube(path: atomic.AnyPath) -> tuple[zarr.Group, dict[str, Any]]:
     """Open the group of a store, and its attributes, without reading arrays or hashes.
 
-    Raises `InputError` if this program did not write it, or wrote another version.
+    ``path`` is a folder or a URL, as fsspec has them.
+
+    Raises `InputError` if this program did not write it, or wrote another version, or a
+    store at a URL cannot be reached or is incomplete; later if a chunk is missing.
     """
-    store: Any = path
-    if isinstance(path, RemoteFolder):
-        store = FsspecStore.from_mapper(path.files, read_only=True)
-        path = Path(path.place)
-    elif not is_zarr(path):
+    if is_url(path):
+        store = _store_at(str(path))
+    elif is_zarr(Path(path)):
+        store = LocalStore(Path(path), read_only=True)
+    else:
         raise InputError(f"{path} is no zarr store: expected a folder with zarr.json")
     with _input_errors(path):
-        group = zarr.open_group(store, mode="r", zarr_format=3)
+        group = zarr.open_group(_WholeStore(store), mode="r", zarr_format=3)
         attributes: dict[str, Any] = dict(group.attrs)
         for name, value in attributes.items():
             if isinstance(value, str) and value[:1] in ("{", "["):
@@ -290,6 +292,48 @@ def open_cube(path: Path | RemoteFolder) -> tuple[zarr.Group, dict[str, Any]]:
             "export` writes it"
         )
     return group, attributes
+
+
+class _WholeStore(WrapperStore):
+    """A store that lacks no chunk: zarr reads a missing one as an empty one."""
+
+    async def get(self, key: str, *args: Any, **how: Any) -> Any:
+        """Return a file; raises `InputError` if it is a chunk and missing."""
+        content = await super().get(key, *args, **how)
+        if content is None and "/c/" in key:
+            raise InputError(f"{self._store} lacks {key}: restore it from a copy")
+        return content
+
+
+def _store_at(url: str) -> FsspecStore:
+    """Return the complete store at a URL."""
+    try:
+        import fsspec
+
+        files = fsspec.get_mapper(url)
+        content, marker = (files.get(n) for n in (atomic.MANIFEST, atomic.MARKER))
+        store = FsspecStore.from_mapper(files, read_only=True)
+    except ImportError as error:
+        raise InputError(
+            f"{url} needs a package ({error}): pip install 'dustmap[remote]'"
+        ) from error
+    except Exception as error:  # servers' clients have no common base
+        raise InputError(f"{url} cannot be read: {error}") from error
+    if content is None or marker is None:
+        raise InputError(
+            f"{url} is no complete map store: it has no {atomic.MANIFEST} and "
+            f"{atomic.MARKER}; expected the folder that `dustmap export --zarr` writes"
+        )
+    if marker.decode().strip() != hashlib.sha256(content).hexdigest():
+        raise InputError(
+            f"{url} is altered: {atomic.MANIFEST} and {atomic.MARKER} disagree"
+        )
+    return store
+
+
+def is_url(place: atomic.AnyPath) -> bool:
+    """Return true for a URL, also of a folder in a zip: ``zip://map.zarr::map.zip``."""
+    return "://" in str(place)
 
 
 def is_zarr(path: Path) -> bool:
@@ -309,17 +353,17 @@ def is_own_store(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, *, verify: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _opened(path: atomic.AnyPath) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open the group of a complete store of this program, and its attributes."""
-    if is_zarr(path):
-        atomic.check_manifest(path, hashes=verify)
+    if not is_url(path) and is_zarr(Path(path)):
+        atomic.check_manifest(path)
     opened = open_cube(path)
     with _input_errors(path):
         yield opened
 
 
 @contextmanager
-def _input_errors(path: Path) -> Iterator[None]:
+def _input_errors(path: atomic.AnyPath) -> Iterator[None]:
     try:
         yield
     except InputError:

@@ -13,12 +13,11 @@ from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.formats.fits import is_own, open_checked, read_cube_and_curves, read_fits
 from pipelines.formats.healpix import read_healpix
-from pipelines.formats.zarr import is_own_store, read_zarr
+from pipelines.formats.zarr import is_own_store, is_url, read_zarr
 from pipelines.maps.answers import Answers
 from pipelines.maps.queried import PACKAGE, open_queried
 from pipelines.maps.stored import of_cube, of_sky_maps, open_store
 from pipelines.saving.workspace import SUFFIX, unfinished
-from pipelines.storage.remote import RemoteFolder, is_remote
 
 Form = Literal["run", "store", "npz", "cube", "sky", "stars"]
 
@@ -77,8 +76,8 @@ def open_answers(
     A path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk
     around places; another export (``map.fits``, ``map.healpix.fits``) or an archive
     (`read_npz`), read whole and with fewer products; or a run folder, whose values are
-    computed anew. A store may be in a zip, or at a URL (https, s3). ``samples`` is the
-    run folder for posterior samples of an export. Objects with ``query``, and
+    computed anew. A store may be at a URL of fsspec (https, s3). ``samples`` is the run
+    folder for posterior samples of an export. Objects with ``query``, and
     ``dustmaps:NAME``, are opened with what is ``stated`` by `open_queried`.
 
     Raises `InputError` if the path is none of these, or is incomplete or altered, if
@@ -89,8 +88,8 @@ def open_answers(
             raise InputError(f"{reference} has no run whose samples it could have")
         return open_queried(reference, **stated)
     _refuse_facts(reference, stated)
-    if is_remote(reference) and samples is None:
-        return open_store(Path(reference), RemoteFolder(str(reference)))
+    if is_url(reference) and samples is None:
+        return open_store(reference)
     path = Path(reference)
     match form_of(path):
         case "run":

@@ -25,6 +25,7 @@ from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of
 from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
 from pipelines.formats.zarr import (
+    is_url,
     level_prefixes,
     open_cube,
     read_columns,
@@ -47,8 +48,7 @@ from pipelines.maps.answers import (
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
-from pipelines.storage.atomic import MARKER
-from pipelines.storage.remote import RemoteFolder
+from pipelines.storage.atomic import MARKER, AnyPath
 
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
@@ -265,22 +265,21 @@ def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, 
     return names
 
 
-def open_store(path: Path, remote: RemoteFolder | None = None) -> Stored:
-    """Open a map store without reading its arrays or hashes.
+def open_store(path: AnyPath) -> Stored:
+    """Open a map store, a folder or a URL, without reading its arrays or hashes.
 
-    Whole products are read on first use, and checked against the hashes; of a remote
-    store every chunk is.
+    Whole products are read on first use, of a folder checked against the hashes.
 
-    Raises `InputError` if this program did not write it, or wrote another version.
+    Raises `InputError` if this program did not write it, or wrote another version, or
+    it is incomplete.
     """
-    if remote is None and not (path / MARKER).is_file():
+    if not is_url(path) and not (Path(path) / MARKER).is_file():
         raise InputError(
             f"{path} is incomplete: {MARKER} is missing, so the export did not finish. "
             "Export it again"
         )
-    group, attributes = open_cube(path if remote is None else remote)
-    reader = ChunkReader(path, group, remote)
-    where = path if remote is None else remote
+    group, attributes = open_cube(path)
+    reader = ChunkReader(path, group)
     try:
         prefixes = tuple(level_prefixes(attributes))
         levels = [[np.asarray(reader.array(p + a)) for a in AXES] for p in prefixes]
@@ -304,24 +303,14 @@ def open_store(path: Path, remote: RemoteFolder | None = None) -> Stored:
     except KeyError as error:
         raise InputError(f"{path} is not a map of this program: {error}") from error
     return Stored(
-        path=path,
+        path=Path(path),
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
-        read_cube=Once(partial(_whole, read_zarr, where)),
-        read_maps=None
-        if rays is None
-        else Once(partial(_whole, read_integrated, where)),
-        read_columns=Once(partial(_whole, read_columns, where)),
+        read_cube=Once(partial(read_zarr, path)),
+        read_maps=None if rays is None else Once(partial(read_integrated, path)),
+        read_columns=Once(partial(read_columns, path)),
     )
-
-
-def _whole(read: Callable[[Path], Any], where: Path | RemoteFolder) -> Any:
-    """Read a product of a store, from a verified copy if it is elsewhere."""
-    if isinstance(where, Path):
-        return read(where)
-    with where.copied() as folder:
-        return read(folder)
 
 
 def of_cube(

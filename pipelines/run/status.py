@@ -1,4 +1,4 @@
-"""The status of a fit: under way, finished, stopped or dead."""
+"""The status of a fit: under way, finished and whole, stopped or dead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.base.errors import InputError
 from pipelines.base.progress import in_words
 from pipelines.saving.workspace import Workspace, read_json, unfinished
-from pipelines.storage.atomic import MARKER
+from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 
 _ENDED = ("stopped", "failed")
 
@@ -26,12 +26,15 @@ def status_of(path: Path) -> dict[str, Any]:
 
     ``state`` is ``planning``, ``learning``, ``running`` or ``writing`` while a process
     works on it, ``stopped`` by a signal, ``failed``, ``dead`` if it ended without a
-    report, or ``finished``.
+    report, or ``finished``: then every file is compared with the manifest, as of any
+    other folder or store that has one.
 
-    Raises `InputError` if the path holds neither a run nor an unfinished fit.
+    Raises `InputError` if the path holds neither a run nor an unfinished fit, or what
+    is finished is incomplete or was altered.
     """
     work = unfinished(path)
-    if work is None and not (path / "run.json").is_file():
+    records = ("run.json", MANIFEST, MARKER)
+    if work is None and not any((path / name).is_file() for name in records):
         raise InputError(
             f"{path} is neither a run nor a fit under way (begin one with `dustmap fit "
             "stars.parquet -o RUN`)"
@@ -110,17 +113,15 @@ def _of_unfinished(work: Workspace) -> dict[str, Any]:
 
 
 def _of_run(path: Path) -> dict[str, Any]:
+    listed = check_manifest(path, allow_extra=True)
     summary = read_json(path / "run.json").get("summary", {})
-    whole = (path / MARKER).is_file() and bool(summary)
-    try:
-        records = read_metrics(path / "metrics.jsonl")
-    except (OSError, ValueError):
-        records = []
+    metrics = path / "metrics.jsonl"
+    records = read_metrics(metrics) if metrics.is_file() else []
     return {
         "last": records[-1] if records else {},
         "run": str(path),
-        "state": "finished" if whole else "damaged",
-        "message": None if whole else f"check the run with `dustmap verify {path}`",
+        "state": "finished",
+        "message": f"{len(listed)} files match their SHA-256",
         "seconds": summary.get("seconds"),
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
     }

@@ -103,9 +103,3 @@ def read_state(path: Path, *, version: int = _FORMAT) -> dict[str, Any]:
     if found != version:
         raise InputError(f"{path} has format {found}; this version reads {version}")
     return content
-
-
-def check_state(path: Path) -> str:
-    """Read a state in full and describe it; raises as `read_state`."""
-    stage, size = read_state(path).get("stage"), path.stat().st_size
-    return f"{path}: checkpoint of stage {stage}, {size} bytes match their SHA-256"

@@ -1,8 +1,6 @@
-"""SHA-256 of files, and checksums inside parquet and safetensors files.
+"""SHA-256 of files, and of safetensors files inside themselves.
 
-Parquet's page checksums exclude page headers and the footer, with names, units,
-statistics and provenance: about half of flipped bits there cause no error. The file's
-own checksum is the hash of the whole file with zeros in place of the checksum.
+A file's own checksum is the hash of the whole file with zeros in place of the checksum.
 """
 
 from __future__ import annotations
@@ -91,14 +89,8 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        key = CHECKSUM_KEY.encode()
-        if content[:4] == b"PAR1":
-            # A text in the footer follows its field's mark and its length.
-            mark = key + b"\x18\x40"
-            before = content.rfind(mark)
-        else:
-            mark = b'"' + key + b'":"'
-            before = content.find(mark)
+        mark = b'"' + CHECKSUM_KEY.encode() + b'":"'
+        before = content.find(mark)
         place = before + len(mark)
         end = place + len(PLACEHOLDER)
         found = content[place:end]

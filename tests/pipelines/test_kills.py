@@ -21,9 +21,9 @@ from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_zarr
+from pipelines.run.folder import read_run
 from pipelines.saving.state_file import read_state
 from pipelines.saving.workspace import unfinished
-from pipelines.verify import verify
 
 OTHERS = ("gaussian", "svi", "shared")
 # Kills of one of two ranks; without an answer for so long [s] one counts as lost.
@@ -59,9 +59,9 @@ def require_unfinished(folder: Path) -> None:
     """What a killed fit left is whole, or nothing."""
     if (folder / "run").exists():
         # Killed between the rename and the end.
-        verify(folder / "run")
-    elif unfinished(folder / "run") is not None:
-        verify(folder / "run")
+        read_run(folder / "run")
+    elif (work := unfinished(folder / "run")) is not None and work.is_saved:
+        read_state(work.state)
 
 
 def kill_and_go_on(server, folder, kills, seconds, rng):
@@ -135,13 +135,12 @@ def kill_exports(server, folder, kind, kills, rng):
         table["injected"] += 1
         try:
             if (folder / name).exists():
-                verify(folder / name)
                 READERS[kind](folder / name)
             table["survived"] += 1
         except InputError:
             table["lost"] += 1
     assert server.run(folder, line).status == 0
-    verify(folder / name)
+    READERS[kind](folder / name)
     return table
 
 
@@ -217,7 +216,7 @@ def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys):
         told = _killed_at(moment, rank, tmp_path / f"try{number}", tmp_path, plain)
         if (tmp_path / "run").exists():
             table["in time"] += 1
-            verify(tmp_path / "run")
+            read_run(tmp_path / "run")
             shutil.rmtree(tmp_path / "run")
             continue
         table["injected"] += 1
@@ -225,10 +224,11 @@ def test_of_ranks_killed_at_random_moments_none_loses_the_fit(tmp_path, capsys):
         # the first alone writes the run.
         ended = tmp_path / f"try{number}" / f"{1 - rank}.pt"
         assert told or (rank == 0 and ended.exists())
-        if unfinished(tmp_path / "run") is None:
+        if (work := unfinished(tmp_path / "run")) is None:
             continue
         try:
-            verify(tmp_path / "run")
+            if work.is_saved:
+                read_state(work.state)
             table["taken up"] += 1
         except InputError:
             table["lost"] += 1

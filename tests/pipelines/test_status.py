@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import interrupted
 import pytest
@@ -71,7 +72,23 @@ def test_a_fit_under_way_and_one_that_is_finished(stopped, command):
     assert found["peak_memory_bytes"] > 2**26
     said = command(f"status {stopped.output} --json")
     assert json.loads(said.output) == found
-    assert "finished" in command(f"status {stopped.output}").output
+    assert "files match their SHA-256" in command(f"status {stopped.output}").output
+
+
+def test_a_finished_run_that_was_altered_is_refused_by_name(
+    cloud_run, command, tmp_path
+):
+    for name in ("posterior.safetensors", "metrics.jsonl"):
+        copy = tmp_path / name
+        shutil.copytree(cloud_run.path, copy)
+        assert command(f"status {copy}").exit_code == 0
+        content = bytearray((copy / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (copy / name).write_bytes(content)
+        said = command(f"status {copy}")
+        assert said.exit_code == 2 and f"altered: {name}" in said.output
+        (copy / "COMPLETE").unlink()
+        assert "no COMPLETE" in command(f"status {copy}").output
 
 
 def test_where_there_is_nothing_it_says_so(tmp_path):

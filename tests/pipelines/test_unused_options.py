@@ -65,7 +65,6 @@ BESIDE = [
     "compare RUN RUN -o compared --differential",
     "compare RUN RUN -o compared --query mode=mean",
     "regress STARS -o fitted --target extinction --split-column b --test-fraction 0.2",
-    "fetch --registry REGISTRY -o map.zarr",
     "ingest PLAIN -o out.parquet --repeats first",
 ]
 

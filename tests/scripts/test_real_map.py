@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.verify import verify
+from pipelines.run.status import status_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "real_map.sh"
@@ -47,8 +47,10 @@ def test_the_real_map_is_made_of_clusters_and_stars(data_dir, tmp_path):
     done = run(data_dir, tmp_path / "map", DUSTMAP_REAL_MAP_FIT=QUICK)
     assert done.returncode == 0, done.stderr
     assert "95,885 rows read from 2 files, 95,885 kept" in done.stdout
-    for name in ("", "map.zarr", "map.fits", "map.healpix.fits"):
-        verify(tmp_path / "map" / "run" / name)
+    for name in ("", "map.zarr"):
+        assert status_of(tmp_path / "map" / "run" / name)["state"] == "finished"
+    for name in ("map.fits", "map.healpix.fits"):
+        assert (tmp_path / "map" / "run" / name).is_file()
     for name in ("face_on", "edge_on", "sky", "lines_of_sight", "density_400pc"):
         assert (tmp_path / "map" / "figures" / f"{name}.png").stat().st_size > 10_000
     assert (tmp_path / "map" / "report.html").stat().st_size > 5_000_000

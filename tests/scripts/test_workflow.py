@@ -50,14 +50,14 @@ def test_only_what_is_whole_is_skipped(tmp_path):
     made = tmp_path / "map"
     state = made / "run" / "posterior.safetensors"
     first, content = state.stat().st_mtime_ns, state.read_bytes()
-    cube = (made / "map.fits").stat().st_mtime_ns
+    cube = (made / "map.zarr").stat().st_mtime_ns
 
     workflow(tmp_path)
     assert state.stat().st_mtime_ns == first
-    assert (made / "map.fits").stat().st_mtime_ns == cube
+    assert (made / "map.zarr").stat().st_mtime_ns == cube
 
-    flip(made / "map.fits")
-    assert "is damaged" in workflow(tmp_path)
+    flip(made / "map.zarr" / "zarr.json")
+    assert "altered: zarr.json" in workflow(tmp_path)
     assert state.stat().st_mtime_ns == first
 
     flip(state)

@@ -16,7 +16,6 @@ from pipelines.formats.fits import read_fits
 from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import read_integrated, read_zarr
 from pipelines.maps import density
-from pipelines.verify import verify
 
 DISTANCES = (70.0, 140.0, 210.0)
 
@@ -102,11 +101,6 @@ def test_a_converted_map_is_scaled_everywhere_and_says_so_everywhere(plain, gree
     assert json.loads(attributes["provenance"])["band_conversions"][0]["r_v"] == 3.3
     (curve, _) = citation["extinction_curve"]
     assert curve["references"][0].endswith("doi:10.3847/1538-4357/accb59")
-
-
-def test_verify_knows_every_file(plain):
-    for name in ("map.zarr", "map.fits", "sky.fits"):
-        verify(plain / name)
 
 
 def test_a_part_of_the_map_is_a_part_of_the_whole(positive_run, plain, tmp_path):

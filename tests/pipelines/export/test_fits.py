@@ -85,18 +85,26 @@ def test_astropy_finds_a_standard_file_with_a_linear_frame_in_parsecs(tmp_path):
     )
 
 
-def test_a_flipped_byte_anywhere_is_noticed(tmp_path):
+def test_a_flipped_byte_is_noticed_or_changes_nothing(tmp_path):
     path = tmp_path / "map.fits"
     write_fits(path, make_cube())
-    content = path.read_bytes()
+    content, whole, unseen = path.read_bytes(), read_fits(path), 0
     rng = np.random.default_rng(5)
-    offsets = rng.choice(len(content), size=60, replace=False)
+    offsets = rng.choice(len(content), size=120, replace=False)
     for offset in offsets:
         damaged = bytearray(content)
         damaged[offset] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"map\.fits"):
-            read_fits(path)
+        try:
+            found = read_fits(path)
+        except InputError:
+            continue
+        # In what follows a header's END.
+        unseen += 1
+        assert found.meta == whole.meta
+        for name, array in whole.arrays.items():
+            np.testing.assert_array_equal(found.arrays[name], array)
+    assert unseen < len(offsets) / 2
 
 
 @pytest.mark.parametrize("kept", [0, 8, -2880, -1])
@@ -108,22 +116,14 @@ def test_a_truncated_file_is_noticed(tmp_path, kept):
         read_fits(path)
 
 
-@pytest.mark.parametrize(
-    ("card", "checksum", "message"),
-    [(None, False, "no CHECKSUM"), ("kpc", True, "axis 1 = X")],
-)
-def test_a_cube_without_checksums_or_parsecs_is_refused(
-    tmp_path, card, checksum, message
-):
+def test_a_cube_in_other_units_than_parsecs_is_refused(tmp_path):
     path = tmp_path / "map.fits"
     write_fits(path, make_cube())
     with fits.open(path) as hdus:
-        for hdu in hdus:
-            del hdu.header["CHECKSUM"], hdu.header["DATASUM"]
         for hdu in hdus[1:]:
-            hdu.header["CUNIT1"] = card or "pc"
-        hdus.writeto(tmp_path / "other.fits", checksum=checksum)
-    with pytest.raises(InputError, match=message):
+            hdu.header["CUNIT1"] = "kpc"
+        hdus.writeto(tmp_path / "other.fits", checksum=True)
+    with pytest.raises(InputError, match="axis 1 = X"):
         read_fits(tmp_path / "other.fits")
 
 
@@ -163,7 +163,7 @@ def test_band_conversion_and_citation_have_cards_of_their_own(tmp_path):
     assert header["PAPER1"].startswith("Hierarchical Inducing Point")
     assert header["CITE1"] == catalogue["references"][0].replace("í", "i").strip()
     assert header["DOI1"] == "10.1051/1" and header["DOI2"].startswith("10.3847/")
-    assert (header["INPUT1"], header["SHA1"]) == ("stars.parquet", "0f" * 32)
+    assert header["INPUT1"] == "stars.parquet" and "SHA1" not in header
 
 
 def test_curves_are_read_back_beside_the_cube(tmp_path):

@@ -82,15 +82,6 @@ def test_a_damaged_store_is_refused(tmp_path, message):
         read_zarr(store)
 
 
-def test_a_lost_chunk_is_noticed_even_without_hashing(tmp_path):
-    store = tmp_path / "map.zarr"
-    write_zarr(store, make_cube())
-    read_zarr(store, verify=False)
-    (store / "mean/c/0/0/0").unlink()
-    with pytest.raises(InputError, match="missing"):
-        read_zarr(store, verify=False)
-
-
 def test_a_folder_that_is_no_store_is_never_overwritten(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/one.jpg").touch()

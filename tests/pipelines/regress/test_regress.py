@@ -85,7 +85,7 @@ def test_the_folder_holds_what_is_promised(finished, command):
     table = pq.read_table(run / "predictions.parquet")
     assert table.column_names == ["row", "truth", "mean", "std", "p16", "p50", "p84"]
     assert table.num_rows == report.metrics["rows"] == 18
-    assert command(f"verify {run}").exit_code == 0
+    assert "files match" in command(f"status {run}").output
     image = imread(run / "plot.png")
     assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.05
 
