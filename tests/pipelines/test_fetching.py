@@ -1,25 +1,18 @@
-"""Published maps: fetched by name, verified, unpacked; made by publish.sh."""
+"""Published maps: fetched by name, verified, unpacked."""
 
 import contextlib
 import hashlib
 import io
 import json
-import subprocess
 import tarfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pytest
-import yaml
-from astropy import units as u
-from astropy.coordinates import SkyCoord
 
-import dustmap
 from pipelines.base.errors import InputError
 from pipelines.storage.fetching import fetch, read_registry
-from pipelines.verify import verify
 
 CONTENT = np.random.default_rng(1).bytes(3_000_000)
 
@@ -131,53 +124,3 @@ def test_registries_that_are_none_are_refused(tmp_path, text):
         read_registry("gopher://example.org/maps.toml")
     with pytest.raises(InputError):
         read_registry(str(tmp_path / "absent.toml"))
-
-
-@pytest.fixture(scope="module")
-def published(positive_run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("published") / "cloud"
-    script = Path(__file__).parents[2] / "scripts" / "publish.sh"
-    about = "--title 'One cloud' --author 'Doe, Jane' --author 'Roe, R.'"
-    about += f" --doi 10.5281/zenodo.1 --url {folder.as_uri()} --version 2.1"
-    line = f"{script} {positive_run.path} {folder} {about}"
-    subprocess.run(line, shell=True, check=True, capture_output=True, timeout=300)
-    return folder
-
-
-@pytest.mark.slow
-def test_a_published_folder_has_what_an_archive_wants(published):
-    subprocess.run(
-        ["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=published, check=True
-    )
-    cff = yaml.safe_load((published / "CITATION.cff").read_text())
-    assert cff["doi"] == "10.5281/zenodo.1" and cff["version"] == "2.1"
-    assert cff["authors"][0] == {"family-names": "Doe", "given-names": "Jane"}
-    assert cff["references"][0]["title"].startswith("dustmap")
-    zenodo = json.loads((published / ".zenodo.json").read_text())
-    assert zenodo["upload_type"] == "dataset" and len(zenodo["creators"]) == 2
-    readme = (published / "README.md").read_text()
-    assert "One cloud" in readme and "its samples" in readme
-    verify(published / "map.fits")
-
-
-@pytest.mark.slow
-def test_a_published_map_is_fetched_and_asked(
-    command, published, positive_run, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    said = command(f"fetch --registry {published}/maps.toml")
-    assert said.exit_code == 0 and "cloud-fits" in said.output
-    monkeypatch.setenv("DUSTMAP_REGISTRY", f"{published}/maps.toml")
-    said = command("fetch cloud")
-    assert said.exit_code == 0 and "Doe, Jane" in said.output, said.output
-    where = SkyCoord(
-        l=[40] * u.deg, b=[2] * u.deg, distance=[90] * u.pc, frame="galactic"
-    )
-    found = dustmap.open_map(tmp_path / "map.zarr").query(where, integrated=True)
-    expected = dustmap.open_map(positive_run.path).query(where, integrated=True)
-    np.testing.assert_allclose(found.value, expected.value, rtol=0.1)
-    verify(tmp_path / "map.zarr")
-    for line in ("fetch cloud", "fetch nobody", "fetch --registry none.toml"):
-        assert command(line).exit_code == 2
-    monkeypatch.delenv("DUSTMAP_REGISTRY")
-    assert command("fetch").exit_code == 2
