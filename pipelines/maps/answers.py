@@ -111,7 +111,7 @@ class Answers:
     def origins(self) -> list[dict[str, Any]]:
         """Return the maps of other programs that contribute to the answers.
 
-        Each entry has map, file, reference, sha256, unit, band and factor.
+        Each entry has map, reference, quantity, band and factor.
         """
         return []
 
