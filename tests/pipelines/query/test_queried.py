@@ -1,13 +1,9 @@
 """Maps of the package dustmaps, from small files in the layouts of their authors."""
 
-from pathlib import Path
-
-import h5py
 import numpy as np
 import pytest
 from astropy import units as u
 from astropy.coordinates import SkyCoord
-from astropy.io import fits
 from click.testing import CliRunner
 
 import dustmap
@@ -19,10 +15,6 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:\s*Configuration file not found"),
     pytest.mark.filterwarnings("ignore:invalid escape sequence"),
 ]
-NSIDE = 4
-EDGES = np.geomspace(69.0, 1250.0, 9)
-CENTRES = np.sqrt(EDGES[1:] * EDGES[:-1])
-MODULI = np.arange(4.0, 12.0, 0.25)
 PLACES = SkyCoord(
     [30.0, 200.0, 300.0] * u.deg,
     [5.0, -20.0, 60.0] * u.deg,
@@ -31,68 +23,7 @@ PLACES = SkyCoord(
 )
 
 
-def edenhofer(path: Path) -> None:
-    """Write densities that fall outwards, in the layout of Zenodo 8187943."""
-    mean = np.repeat(1e-3 * (200.0 / CENTRES)[:, None], 12 * NSIDE**2, axis=1)
-
-    def image(data: np.ndarray, name: str, kind: str = "") -> fits.ImageHDU:
-        unit = fits.ImageHDU(data.astype("f4"), name=name)
-        unit.header["NSIDE"], unit.header["ORDERING"] = NSIDE, "NEST"
-        unit.header["CUNIT"] = "E of Zhang, Green, and Rix (2023)"
-        if kind:
-            unit.header["CTYPE"] = f"{kind} integrated within 69.0 pc"
-        return unit
-
-    def table(name: str, data: np.ndarray) -> fits.BinTableHDU:
-        column = fits.Column(name, "D", unit="pc", array=data)
-        return fits.BinTableHDU.from_columns([column])
-
-    inner = np.full(12 * NSIDE**2, 0.05)
-    units = [image(mean, "MEAN"), image(0.1 * mean, "STD.")]
-    units += [table("radial pixel centers", CENTRES)]
-    units += [table("radial pixel boundaries", EDGES)]
-    units += [image(inner, "MEAN OF INTEGRATED INNER", "inner density")]
-    units += [image(0.1 * inner, "STD. OF INTEGRATED INNER", "Std. of inner density")]
-    fits.HDUList([fits.PrimaryHDU(), *units]).writeto(path)
-
-
-def bayestar(path: Path, count: int) -> None:
-    """Write samples that rise with the distance modulus, all over the sky."""
-    kind = [("nside", "u4"), ("healpix_index", "u8"), ("n_stars", "u4")]
-    kind += [("converged", "u1"), ("DM_reliable_min", "f4"), ("DM_reliable_max", "f4")]
-    info = np.zeros(12, dtype=kind)
-    info["nside"], info["healpix_index"], info["converged"] = 1, np.arange(12), 1
-    moduli = MODULI[0] + 0.25 * np.arange(count)
-    spread = np.array([0.8, 0.9, 1.0, 1.1, 1.2])
-    samples = 0.1 * spread[None, :, None] * (moduli - 3.0) * np.ones((12, 1, 1))
-    with h5py.File(path, "w") as file:
-        file["pixel_info"], file["samples"] = info, samples.astype("f4")
-        file["best_fit"] = samples[:, 2].astype("f4")
-        file["pixel_info"].attrs["DM_bin_edges"] = moduli
-
-
-@pytest.fixture
-def sources(tmp_path, monkeypatch):
-    """The package's data folder, with small maps in it."""
-    pytest.importorskip("dustmaps")
-    from dustmaps import bayestar as bayestar_module
-    from dustmaps import edenhofer2023, leike2020
-
-    for module in (bayestar_module, edenhofer2023, leike2020):
-        monkeypatch.setattr(module, "data_dir", lambda: str(tmp_path))
-    for name in ("edenhofer_2023", "bayestar", "leike_2020"):
-        (tmp_path / name).mkdir()
-    edenhofer(tmp_path / "edenhofer_2023" / "mean_and_std_healpix.fits")
-    bayestar(tmp_path / "bayestar" / "bayestar2019.h5", len(MODULI))
-    bayestar(tmp_path / "bayestar" / "bayestar2015.h5", 31)
-    with h5py.File(tmp_path / "leike_2020" / "mean_std.h5", "w") as file:
-        # From -370, -370 and -270 pc on, which the package takes as given.
-        for name, value in (("mean", 2e-3), ("std", 2e-4)):
-            file.create_dataset(name, data=np.full((500, 500, 330), value, "f4"))
-    return tmp_path
-
-
-def test_densities_and_extinctions_are_those_of_the_class(sources):
+def test_densities_and_extinctions_are_those_of_the_class(package_maps):
     from dustmaps.bayestar import BayestarQuery
     from dustmaps.edenhofer2023 import Edenhofer2023Query
     from dustmaps.leike2020 import Leike2020Query
@@ -122,7 +53,7 @@ def test_densities_and_extinctions_are_those_of_the_class(sources):
     assert found == pytest.approx(100 * magnitudes, rel=1e-6)
 
 
-def test_a_stated_factor_replaces_that_of_the_table(sources):
+def test_a_stated_factor_replaces_that_of_the_table(package_maps):
     from dustmaps.edenhofer2023 import Edenhofer2023Query
 
     source = Edenhofer2023Query()
@@ -134,7 +65,7 @@ def test_a_stated_factor_replaces_that_of_the_table(sources):
         dustmap.open_map(source, integrated=True)
 
 
-def test_what_is_not_in_the_table_must_be_stated(sources):
+def test_what_is_not_in_the_table_must_be_stated(package_maps):
     from dustmaps.bayestar import BayestarQuery
 
     class Own:
@@ -156,7 +87,7 @@ def test_what_is_not_in_the_table_must_be_stated(sources):
             dustmap.open_map(Own(), integrated=True, factor=wrong)
 
 
-def test_the_command_line_opens_them_by_name(sources, positive_run, tmp_path):
+def test_the_command_line_opens_them_by_name(package_maps, positive_run, tmp_path):
     def call(line):
         return CliRunner().invoke(main, line.split())
 
