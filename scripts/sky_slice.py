@@ -33,8 +33,6 @@ _PATH = click.Path(path_type=Path)
               default=["value"],
               help="What is drawn of it; may be repeated.")  # fmt: skip
 @click.option("--sample", default=0, help="Number of the posterior sample to show.")
-@click.option("--band", help="Convert to this band.")
-@click.option("--declare-band", help="State the map's band if it is not known.")
 @click.option("--nside", default=64, type=click.IntRange(min=1, max=4096),
               help="HEALPix "
               "resolution of what is not interpolated between cells, a power of two "
@@ -63,8 +61,6 @@ def draw(
     shows: tuple[str, ...] = ("value",),
     sample: int = 0,
     nside: int = 64,
-    band: str | None = None,
-    declare_band: str | None = None,
     dpi: float = 300.0,
     output: Path | None = None,
 ) -> Path:
@@ -73,7 +69,7 @@ def draw(
         raise InputError(f"--nside must be a power of two, got {nside}")
     if not min(distances) > 0:
         raise InputError("--distance is positive")
-    source = open_answers(path).in_band(band, declare_band)
+    source = open_answers(path)
     panels = density_panels(source, distances, shows, sample=sample, nside=nside)
     columns = len(shows) if len(shows) > 1 else min(len(panels), 3)
     figure = sky_panels(panels, columns=columns)
