@@ -25,10 +25,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="check the annotated shapes of dustmap on every call (twice as slow)",
     )
+    parser.addoption(
+        "--device", choices=["cuda"], help="of tests/gpu; a stand-in by default"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Checks are installed before any test imports dustmap."""
+    if config.getoption("--device") and not torch.cuda.is_available():
+        raise pytest.UsageError("--device cuda: torch sees no CUDA device here")
     if config.getoption("--check-shapes"):
         import shape_checks
 

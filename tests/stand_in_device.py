@@ -166,12 +166,17 @@ class _Mode(TorchDispatchMode):
 class _Lists(TorchFunctionMode):
     """Tensors of lists are made on the CPU and carried over; a meta tensor is empty."""
 
+    def __init__(self, waits: Counter) -> None:
+        super().__init__()
+        self.waits = waits
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.new_tensor and isinstance(args[0], Elsewhere):
             kwargs.setdefault("dtype", args[0].dtype)
             return torch.tensor(args[1], **kwargs).to(STAND_IN)
         if func is torch.Tensor.tolist and isinstance(args[0], Elsewhere):
+            self.waits["tolist"] += 1
             return args[0].held.tolist()
         named = kwargs.get("device")
         there = named is not None and torch.device(named) == STAND_IN
@@ -184,5 +189,5 @@ class _Lists(TorchFunctionMode):
 def stand_in_device() -> Iterator[Counter]:
     """``STAND_IN`` works here; what made the host wait is counted."""
     waits: Counter = Counter()
-    with _Mode(waits), _Lists():
+    with _Mode(waits), _Lists(waits):
         yield waits

@@ -16,7 +16,7 @@ from pipelines.base.table import Row, Table
 from pipelines.compare.comparison import Comparison
 from pipelines.figures import style
 from pipelines.maps.answers import named
-from pipelines.maps.opening import is_queried, open_other
+from pipelines.maps.opening import open_other
 from pipelines.maps.places import Places
 from pipelines.maps.queried import QueriedMap
 from pipelines.maps.run_map import RunMap
@@ -57,9 +57,7 @@ def compare_map(
     spacing = run.plan.grid.spacing
     own = RunMap.of(run)
     about = {"factor": factor, "integrated": integrated, "query": query}
-    # Of objects with a query; of others the default says nothing.
-    step = {"step": min(spacing)} if is_queried(other) else {}
-    second, times = open_other(other, own, **about, **step)
+    second, times = open_other(other, own, **about, step=min(spacing))
     shown = second.scale if isinstance(second, QueriedMap) else times
     scale = f"{shown:.5g} times the values of {second.path.name}"
     cells, seen = seen_cells(run, points, generator)

@@ -162,6 +162,7 @@ def open_other(
     first: Answers,
     *,
     factor: float | None = None,
+    step: float | None = None,
     **stated: Any,
 ) -> tuple[Answers, float]:
     """Open a map, which may be open already, to compare with a ``first`` one.
@@ -169,7 +170,7 @@ def open_other(
     A cube is always integrated between its own points, and is NaN along rays on which
     it has no dust. Returns the map, and the factor from its values to mag (mag/pc) in
     the band of the first: the ``factor``, which a map of the package dustmaps applies
-    itself (`open_queried`, with what is ``stated``).
+    itself (`open_queried`, with its ``step`` and what is ``stated``).
 
     Raises `InputError` if the map cannot be opened, or both bands are known and differ
     and no factor is given.
@@ -180,7 +181,8 @@ def open_other(
         _refuse_facts(reference.path, stated)
         second = reference
     elif is_queried(reference):
-        second, times = open_queried(reference, factor=factor, **stated), 1.0
+        second = open_queried(reference, factor=factor, step=step, **stated)
+        times = 1.0
     else:
         _refuse_facts(reference, stated)
         path = Path(reference)

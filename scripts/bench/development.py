@@ -32,7 +32,7 @@ from astropy.coordinates import SkyCoord
 from development_sets import SETS, Development
 from report import Report, Row, data_folder, parser
 from scipy.stats import norm
-from scoring import WIDTHS, correlations, coverage, read_prediction
+from scoring import WIDTHS, correlation, coverage, read_prediction
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import dustmap
@@ -290,9 +290,7 @@ def against_truth(
 ) -> Row:
     """Of noise-free extinction and density."""
     said = read_prediction(columns)
-    row: Row = {
-        "density r": correlations(said["density"], truth["density"])["density_r"]
-    }
+    row: Row = {"density r": correlation(said["density"], truth["density"])}
     if "extinction_interval" not in said:
         return row
     interval, true = said["extinction_interval"], truth["extinction"]

@@ -1,7 +1,8 @@
-"""Runs a command and writes what it took: ``measured.py RECORD LOG COMMAND...``.
+"""The command line in a process of its own, with time and peak memory.
 
-A process of its own, small and with a single child: the peak memory that the kernel
-keeps for children is then that of the command, and never that of whoever asked.
+As a program, ``measured.py RECORD LOG COMMAND...``, it runs a command as the only child
+of a small process: the peak memory that the kernel keeps for children is then that of
+the command, and never that of whoever asked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,49 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROGRAM = (sys.executable, "-m", "pipelines.cli")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """CPU time of all threads and wall time [s], peak resident memory [byte]."""
+
+    cpu: float
+    wall: float
+    peak: float
+
+    def row(self) -> dict[str, float]:
+        """For a table."""
+        return {
+            "wall [s]": self.wall,
+            "CPU [s]": self.cpu,
+            "peak [GiB]": self.peak / 2**30,
+        }
+
+
+def dustmap(arguments: Sequence[str | Path], log: Path) -> Taken:
+    """Run ``dustmap ARGUMENTS`` to the end.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; the message is its last line.
+    """
+    words = [str(word) for word in arguments]
+    print(f"dustmap {' '.join(words)}", file=sys.stderr, flush=True)
+    record = log.with_suffix(".json")
+    # Without site-packages: the smaller the process, the lower what it can hide.
+    command = [sys.executable, "-S", __file__, str(record), str(log)]
+    subprocess.run([*command, *_PROGRAM, *words], check=True)
+    facts = json.loads(record.read_text(encoding="utf-8"))
+    if facts.pop("status"):
+        lines = log.read_text(encoding="utf-8").strip().splitlines()
+        raise RuntimeError(f"{(lines or ['no output'])[-1]} (see {log})")
+    return Taken(**facts)
 
 
 def main() -> None:
@@ -27,7 +71,6 @@ def main() -> None:
         "wall": wall,
         "cpu": used.ru_utime + used.ru_stime,
         "peak": used.ru_maxrss * unit,
-        "command": command,
     }
     with open(record, "w", encoding="utf-8") as stream:
         json.dump(facts, stream)

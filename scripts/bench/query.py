@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 from astropy import units as u
 from astropy.coordinates import SkyCoord
+from measured import dustmap
 from query_tasks import TASKS
 from report import Report, parser
-from simulated import BOX, simulated
-from verbs import dustmap
 
 from pipelines.base.geometry import Box
 from pipelines.base.table import Row
@@ -71,20 +70,20 @@ def fitted_map(options: argparse.Namespace, work: Path) -> tuple[Path, Path]:
     run = options.run
     if run is None:
         run = work / "run"
-        mock = simulated(
-            work,
-            stars=options.stars,
-            targets=100,
-            seed=options.seed,
-            settings=["truth.spacing=75"] if options.quick else [],
-        )
-        chosen = [*BOX, f"box.spacing={options.spacing}", "inference.samples=16"]
+        mock = work / "mock.parquet"
+        galaxy = ["--stars", str(options.stars), "--seed", str(options.seed)]
+        chosen = [f"box.spacing={options.spacing}", "inference.samples=16"]
+        for axis, half in (("x", 2000), ("y", 2000), ("z", 1000)):
+            galaxy += ["--set", f"truth.half_{axis}={half}"]
+            chosen.append(f"box.{axis}=[{-half},{half}]")
         if options.quick:
+            galaxy += ["--set", "truth.spacing=75"]
             # Between the centres of so large cells a store does not hold what
             # neighbouring stars tell beyond the map.
             chosen.append("model.residual=false")
+        dustmap(["simulate", "-o", mock, "--overwrite", *galaxy], work / "simulate.log")
         words = [word for pair in chosen for word in ("--set", pair)]
-        dustmap(["fit", mock.stars, "-o", run, *words], work / "fit.log")
+        dustmap(["fit", mock, "-o", run, *words], work / "fit.log")
     store = work / "map.zarr"
     if not store.exists():
         dustmap(["export", run, "--zarr", store], work / "export.log")

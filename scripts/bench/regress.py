@@ -9,15 +9,12 @@ whose hidden rows are a fifth in discs. RMSE, MAE and NLL (mean negative log den
 row) of held-out rows, in units of the standard deviation of the rows to fit; CRPS of
 normal distributions over the MAE. Times are those of the whole command, its start
 included.
-
-``--peer`` has others predict the same rows in a process of their own (`regress_peers`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from regress_peers import PEERS
+from measured import dustmap
 from report import Report, Row, data_folder, parser
 from road3d_data import ROWS, simulate_roads
 from scipy.stats import norm
-from verbs import dustmap, measured_run
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import Matern12
@@ -151,9 +147,6 @@ def main() -> None:
         for method in options.method or ["auto"]:
             rows.append(measured(name, made[name](), method, options))
             say(str(rows[-1]))
-        for peer in options.peer or ():
-            rows.append(by_peer(name, made[name](), peer, options))
-            say(str(rows[-1]))
     report.tables = {"Held-out rows": rows}
     report.write(options.output)
 
@@ -198,30 +191,6 @@ def crps(truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
     return float(np.mean(std * score))
 
 
-def by_peer(name: str, columns: Columns, peer: str, options: argparse.Namespace) -> Row:
-    """Another program on the same rows; without a split, those of the command."""
-    work = options.output / "work"
-    if "test" not in columns:
-        kept = np.all(np.isfinite(list(columns.values())), axis=0)
-        columns = {n: values[kept] for n, values in columns.items()}
-        order = np.random.default_rng(0).permutation(int(kept.sum()))
-        marks = order.argsort() < round(0.2 * len(order))
-        columns = columns | {"test": marks.astype(float)}
-    table, found = work / "table.parquet", work / "scores.json"
-    pq.write_table(pa.table(columns), table)
-    program = [sys.executable, str(Path(__file__).with_name("regress_peers.py"))]
-    taken = measured_run([*program, peer, str(table), str(found)], work / "peer.log")
-    test = columns["test"] == 1
-    return {
-        "table": name,
-        "rows": int((~test).sum()),
-        "inputs": len(columns) - 2,
-        "method": peer,
-        **json.loads(found.read_text(encoding="utf-8")),
-        **taken.row(),
-    }
-
-
 def arguments() -> argparse.Namespace:
     """The command line."""
     options = parser(__doc__)
@@ -234,7 +203,6 @@ def arguments() -> argparse.Namespace:
         help="auto unless given",
     )
     options.add_argument("--likelihood", default="gaussian")
-    options.add_argument("--peer", action="append", choices=tuple(PEERS))
     chosen = options.parse_args()
     known = cases(chosen.data, quick=chosen.quick)
     absent = [name for name in chosen.case or () if name not in known]

@@ -8,18 +8,8 @@ import numpy as np
 
 # Half-widths of intervals of 68% and 95% in standard deviations.
 WIDTHS = (1.0, 1.96)
-LEVELS = (68, 95)
 _COLUMNS = ("mean", "std", "p2_5", "p16", "p50", "p84", "p97_5")
 Columns = Mapping[str, np.ndarray]
-
-
-def errors(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Root mean square and mean absolute error."""
-    error = predicted - true
-    return {
-        "rmse": float(np.sqrt(np.mean(error**2))),
-        "mae": float(np.mean(np.abs(error))),
-    }
 
 
 def coverage(interval: np.ndarray, true: np.ndarray) -> tuple[float, float]:
@@ -31,58 +21,11 @@ def coverage(interval: np.ndarray, true: np.ndarray) -> tuple[float, float]:
     )
 
 
-def correlations(density: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Of the density with the truth, and of their logarithms.
-
-    The latter is that of the stars where both are positive.
-    """
-    both = (density > 0) & (true > 0)
-    return {
-        "density_r": _correlation(density, true),
-        "density_log_r": _correlation(np.log(density[both]), np.log(true[both])),
-        "density_negative": float(np.mean(density < 0)),
-    }
-
-
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    if len(a) < 2 or not a.std() or not b.std():
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Of two columns; NaN where one has no scatter."""
+    if len(one) < 2 or not one.std() or not other.std():
         return float("nan")
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def score(prediction: Columns, truth: Columns) -> dict[str, float]:
-    """How good a prediction of the noise-free extinction and of the density is.
-
-    Both hold ``extinction`` [mag] and ``density`` [mag/pc]; the prediction may have
-    their ``_interval``s. Coverages are fractions of the truth inside them.
-
-    Raises
-    ------
-    ValueError
-        If a prediction is not finite at some star.
-    """
-    for name, values in prediction.items():
-        if not np.isfinite(values).all():
-            raise ValueError(f"{name} is not finite at some of the test stars")
-    scores = {
-        **errors(prediction["extinction"], truth["extinction"]),
-        **correlations(prediction["density"], truth["density"]),
-    }
-    for name in truth:
-        if f"{name}_interval" in prediction:
-            held = coverage(prediction[f"{name}_interval"], truth[name])
-            for level, fraction in zip(LEVELS, held, strict=True):
-                scores[f"{name}_coverage_{level}"] = fraction
-    return scores
-
-
-def score_inside(columns: Columns, truth: Columns) -> dict[str, float]:
-    """Scores of the rows of a table of predictions that lie in the map, counted."""
-    inside = columns["inside"].astype(bool)
-    kept = {name: values[inside] for name, values in columns.items()}
-    true = {name: values[inside] for name, values in truth.items()}
-    counts = {"test_stars": int(inside.sum()), "outside": int((~inside).sum())}
-    return {**counts, **score(read_prediction(kept), true)}
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def read_prediction(columns: Columns) -> dict[str, np.ndarray]:
@@ -124,23 +67,3 @@ def stretched(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> np.ndarr
 def normal_interval(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Symmetric intervals, shape ``(4, T)``."""
     return np.stack([mean + s * w * std for w in WIDTHS for s in (-1, 1)])
-
-
-NAMES = {
-    "test_stars": "test stars",
-    "outside": "outside",
-    "rmse": "RMSE [mag]",
-    "mae": "MAE [mag]",
-    "extinction_coverage_68": "A in 68%",
-    "extinction_coverage_95": "A in 95%",
-    "density_r": "r(ρ)",
-    "density_log_r": "r(ln ρ)",
-    "density_coverage_68": "ρ in 68%",
-    "density_coverage_95": "ρ in 95%",
-    "density_negative": "ρ < 0",
-}
-
-
-def named(scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores under the headings of a table, in its order."""
-    return {NAMES[name]: scores[name] for name in NAMES if name in scores}

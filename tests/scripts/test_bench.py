@@ -47,58 +47,6 @@ def test_growth(tmp_path, data_dir):
     assert [row["distance errors"] for row in timed] == [False, True] * 2
 
 
-def test_calibration(tmp_path):
-    (rows,) = run("calibration", tmp_path).values()
-    ratios = [float(rows[0][name].split()[0]) for name in rows[0] if "exact" in name]
-    # Chains of 40 steps stay near the samples that they start from.
-    assert len(ratios) == 6 and all(0.5 < ratio < 2 for ratio in ratios)
-
-
-@pytest.mark.data
-def test_variances(tmp_path, data_dir):
-    given = "--data", data_dir, "--set", "near_dev", "--samples", "64"
-    (rows,) = run("variances", tmp_path, *given).values()
-    assert [row.get("law") for row in rows] == [None, *("no", "yes") * 2]
-    for plain, moderated in zip(rows[1::2], rows[2::2]):
-        # Half of all samples are in each part: what differs from them is not noise.
-        assert 0 < plain["std, stars"] < 0.5 and 0 < moderated["std, stars"] < 0.5
-        assert plain["log score"] != moderated["log score"]
-        assert moderated["ν"] > 5 and moderated["ν0"] > 1
-
-
-def test_levels(tmp_path):
-    fits, stars, cubes = run("levels", tmp_path).values()
-    assert [row["map"] for row in fits] == ["nested grids", "one grid"]
-    assert [len(row["cells [pc]"].split()) for row in fits] == [2, 1]
-    # Shells of both maps are of the same stars.
-    half = len(stars) // 2
-    assert [r["judged"] for r in stars[:half]] == [r["judged"] for r in stars[half:]]
-    assert all(row["RMSE map"] > 0 for row in stars)
-    wide = [row for row in cubes if row["shell [pc]"] == "100-200"]
-    assert all(-1 <= row["r 64 pc"] <= 1 and 0 <= row["68% 64 pc"] <= 1 for row in wide)
-
-
-def test_prior_roots(tmp_path):
-    (rows,) = run("prior_roots", tmp_path).values()
-    assert [row["method"] for row in rows][::3] == ["levels", "graphgp 20"]
-    assert rows[0]["rms error"] < 1e-3 and rows[0]["largest error"] < 0.05
-    assert all("A ε [s]" in row or "graphgp" in row["note"] for row in rows)
-
-
-@pytest.mark.data
-def test_intervals(tmp_path, data_dir):
-    few = "--settings", "inference.samples=4", "inference.learn=false"
-    given = ("--data", data_dir, "--set", "ananke_5k", "--set", "other_100", *few)
-    others, known = run("intervals", tmp_path, *given).values()
-    assert [row["set"] for row in (*others, *known)] == ["other_100", "ananke_5k"]
-    assert all(0 < row["A in 68%"] <= 1 for row in (*others, *known))
-    # Cells and random places have a truth, too.
-    assert 0 < others[0]["cells in 68%"] <= 1 and 0 < others[0]["ρ in 95%"] <= 1
-    # The second run reads the files of the first.
-    again = run("intervals", tmp_path, *given)
-    assert list(again.values()) == [others, known]
-
-
 @pytest.mark.data
 def test_development(tmp_path, data_dir):
     sets = "galaxy_dev_defects", "clusters_hunt2023"

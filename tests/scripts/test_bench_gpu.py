@@ -1,9 +1,9 @@
-"""The benchmark of a device, at its small size on the CPU."""
+"""Timings of a device at their small size on the CPU; what they and its checks need."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,59 +11,68 @@ from pathlib import Path
 import pytest
 import torch
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "bench" / "gpu.py"
 # Not on a machine that has the mathematics alone.
 ABSENT = (
-    "astropy", "click", "h5py", "healpy", "matplotlib", "pipelines", "psutil",
-    "pyarrow", "pydantic", "pytest", "safetensors", "tqdm", "zarr",
+    "astropy", "click", "duckdb", "h5py", "healpy", "hypothesis", "matplotlib",
+    "pipelines", "psutil", "pyarrow", "pydantic", "safetensors", "tqdm", "zarr",
 )  # fmt: skip
+BARE = "import sys; sys.modules |= dict.fromkeys({absent!r})\n"
 
 
-def gpu(*arguments):
-    command = [BENCH / "gpu.sh", *map(str, arguments)]
+def python(*words, **environment):
     return subprocess.run(
-        command,
+        [sys.executable, *map(str, words)],
         capture_output=True,
         text=True,
         timeout=1200,
-        env=os.environ | {"PYTHON": sys.executable},
+        cwd=ROOT,
+        env=os.environ | environment,
     )
 
 
 @pytest.mark.slow
-def test_every_part_is_measured_on_a_cpu(tmp_path):
-    done = gpu("--device", "cpu", "--minutes", 20, "--out", tmp_path)
+def test_every_part_is_measured_on_a_cpu():
+    done = python(SCRIPT, "--device", "cpu", "--minutes", 10)
     assert done.returncode == 0, done.stdout + done.stderr
-    content = json.loads((tmp_path / "gpu.json").read_text())
-    rows = content["rows"]
-    parts = ["checks", "whitening", "levels", "sight_lines", "iteration"]
-    parts += ["stages", "inference", "rows", "ranks"]
-    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
-    assert not [row for row in rows if "note" in row]
-    maps = [row for row in rows if row["part"] == "inference"]
-    assert all(row["converged"] for row in maps)
-    assert all(row["RMSE [mag]"] < row["scatter [mag]"] for row in maps)
-    page = (tmp_path / "gpu.md").read_text()
-    assert all(f"## {part.replace('_', ' ')}" in page for part in parts)
-    assert content["machine"]["torch"] == torch.__version__
+    assert f"- torch: {torch.__version__}" in done.stdout
+    _, *parts = re.split(r"^## ", done.stdout, flags=re.M)
+    tables = dict(part.split("\n", 1) for part in parts)
+    assert list(tables) == [
+        *("The prior's square root", "Nested grids", "Sight lines, 4·10⁶ points"),
+        *("One iteration of conjugate gradients", "Stages that solve neighbourhoods"),
+        *("Mode and eight samples", "The published solve for every star"),
+        "Several processes",
+    ]
+    assert "note" not in done.stdout
+    names, _, *maps = tables["Mode and eight samples"].strip().splitlines()
+    assert len(maps) == 3
+    for line in maps:
+        row = dict(zip(*(each.split(" | ") for each in (names, line)), strict=True))
+        assert row["converged"] == "yes"
+        assert float(row["RMSE [mag]"]) < float(row["scatter [mag]"])
+    assert "2 ranks" in tables["Several processes"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_cuda_it_says_so_and_ends_well(tmp_path):
-    done = gpu("--out", tmp_path / "none")
-    assert done.returncode == 0 and "no CUDA" in done.stdout
-    assert not (tmp_path / "none").exists()
+@pytest.mark.parametrize("words", [[SCRIPT], ["-m", "pytest", "tests/gpu"]])
+def test_without_cuda_it_is_said(words):
+    done = python(*words, "--device", "cuda")
+    assert done.returncode != 0
+    assert "torch sees no CUDA device here" in done.stdout + done.stderr
 
 
-def test_it_needs_the_mathematics_alone():
-    program = f"""
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {ABSENT!r}:
-            raise ImportError(name + " is not here")
-sys.meta_path.insert(0, Absent())
-sys.path.insert(0, {str(BENCH)!r})
-import gpu_checks, gpu_maps, gpu_parts, gpu_ranks, gpu_stages, gpu_table
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+def test_timings_need_the_mathematics_alone():
+    program = BARE.format(absent=(*ABSENT, "pytest"))
+    program += f"sys.path.insert(0, {str(SCRIPT.parent)!r}); import gpu"
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_checks_need_the_mathematics_and_pytest_alone():
+    few = "sight_lines or published or (neighbourhoods and systems)"
+    program = BARE.format(absent=ABSENT)
+    program += f"import pytest; sys.exit(pytest.main(['tests/gpu', '-k', {few!r}]))"
+    done = python("-c", program, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -18,49 +18,50 @@ def bench(monkeypatch):
 
 
 def test_peak_memory_is_that_of_the_command(tmp_path, monkeypatch):
-    import verbs
+    import measured
 
     size = 300 * 2**20
     held = np.ones(size // 8)  # what the asking process holds must not count
     code = "import sys; x = b'x' * int(sys.argv[1]); print(len(x))"
-    monkeypatch.setattr(verbs, "_PROGRAM", (sys.executable, "-S", "-c", code))
-    peaks = [verbs.dustmap([str(n)], tmp_path / "log.txt").peak for n in (1, size // 2)]
+    monkeypatch.setattr(measured, "_PROGRAM", (sys.executable, "-S", "-c", code))
+    peaks = [
+        measured.dustmap([str(n)], tmp_path / "log.txt").peak for n in (1, size // 2)
+    ]
     assert peaks[0] < held.nbytes / 4
     assert peaks[1] - peaks[0] == pytest.approx(size / 2, rel=0.05)
 
 
 def test_a_verb_that_fails_is_reported_with_its_last_line(tmp_path):
-    from verbs import dustmap
+    from measured import dustmap
 
     with pytest.raises(RuntimeError, match="No such option"):
         dustmap(["fit", "--no-such-option"], tmp_path / "fit.log")
 
 
-def test_rows_outside_the_map_are_counted_and_left_out():
-    from scoring import named, score_inside
+def test_quantiles_are_preferred_and_stretched_in_the_logarithm():
+    from scoring import read_prediction
 
-    truth = {"extinction": np.arange(5.0), "density": np.arange(1.0, 6.0)}
-    columns = {"inside": np.array([True, True, True, True, False])}
-    for name, values in truth.items():
-        shifted = values + 0.5
-        shifted[-1] = np.nan
-        columns |= {f"{name}_mean": shifted, f"{name}_std": np.full(5, 0.4)}
-    found = score_inside(columns, truth)
-    assert (found["test_stars"], found["outside"]) == (4, 1)
-    assert found["rmse"] == found["mae"] == 0.5
-    assert found["density_coverage_68"] == found["extinction_coverage_68"] == 0
-    assert found["density_coverage_95"] == found["extinction_coverage_95"] == 1
-    assert found["density_r"] == pytest.approx(1)
-    assert named(found)["RMSE [mag]"] == 0.5
+    columns = {f"density_{n}": np.array([v]) for n, v in (("mean", 2.0), ("std", 9.0))}
+    columns |= {
+        f"density_{n}": np.exp([v]) for n, v in (("p16", -1), ("p50", 0), ("p84", 2))
+    }
+    columns |= {"extinction_mean": np.array([1.0]), "extinction_std": np.array([0.5])}
+    found = read_prediction(columns)
+    np.testing.assert_allclose(
+        np.log(found["density_interval"][:, 0]), [-1, 2, -1.96, 3.92]
+    )
+    np.testing.assert_allclose(
+        found["extinction_interval"][:, 0], [0.5, 1.5, 0.02, 1.98]
+    )
+    assert found["density"] == 2.0
 
 
-def test_a_logarithm_is_correlated_where_both_are_positive():
-    from scoring import correlations
+def test_coverages_of_a_known_error():
+    from scoring import coverage, normal_interval
 
-    true = np.array([0.0, 1.0, 10.0, 100.0, 5.0])
-    found = correlations(np.array([3.0, 2.0, 20.0, 200.0, -1.0]), true)
-    assert found["density_log_r"] == pytest.approx(1)
-    assert found["density_negative"] == 0.2
+    truth = np.array([1.0, 2, 3, 4])
+    mean = truth + np.array([1.5, -1.5, 0.5, 2.5])
+    assert coverage(normal_interval(mean, np.ones(4)), truth) == (0.25, 0.75)
 
 
 def test_a_report_is_strict_json_and_a_table(tmp_path, capsys):

@@ -9,6 +9,7 @@ from pipelines.bands import CURVES, conversion, factor, parse_band, source_band
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import SkyMaps
+from pipelines.export.exporters import in_band
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)

@@ -55,7 +55,7 @@ def test_each_makes_a_whole_folder(desk, positive_run, command, name):
         ("map.npz --factor -1", "x>0"),
         ("other.csv", "dustmap ingest"),
         ("nothing.csv", "does not exist"),
-        ("dustmaps:sfd --integrated --factor 1", "dustmaps.sfd.CLASS"),
+        ("dustmaps:sfd --integrated --factor 1", "dustmaps:sfd.CLASS"),
         ("map.npz --query mode", "KEY=VALUE"),
         ("map.npz --points 0", "x>=1"),
     ],

@@ -145,7 +145,7 @@ def test_an_image_takes_the_pixels_of_its_source_and_no_others(field, nside):
     on_sky = np.isfinite(sky.l.deg)
     # The direction itself, from those of the pixels around it.
     for axis, vectors in enumerate(source.directions.T):
-        image = source.image(vectors, wcs, "bilinear")
+        image = source.image(vectors, wcs)
         np.testing.assert_array_equal(np.isfinite(image), on_sky)
         expected = sky.cartesian.xyz.value[axis][on_sky]
         np.testing.assert_allclose(

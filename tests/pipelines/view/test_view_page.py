@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 import zlib
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 
 import healpy
