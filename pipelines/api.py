@@ -73,7 +73,7 @@ def fit(
         The band of the extinctions, e.g. ``A_V``.
     settings
         Values by key of the configuration, which ``dustmap config`` prints, for example
-        ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+        ``{"budget.memory_gib": 2, "box": {"spacing": 50}}``.
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.

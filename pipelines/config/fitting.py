@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -234,19 +233,10 @@ class SviConfig(Settings):
 
 
 class BudgetConfig(Settings):
-    """Limits of time and memory, which bound the resolution of the grid when auto."""
+    """The limit of memory, which bounds the resolution of the grid when auto."""
 
-    minutes: Auto[Positive] = None
-    """time on this machine [min]; if it runs out, the fit draws fewer samples, with a
-    warning; when auto there is no limit, and the grid follows from counted operations,
-    not from the machine's speed"""
     memory_gib: Auto[Positive] = None
     """memory for which the grid is chosen [GiB]; 8 when auto"""
-
-    @property
-    def seconds(self) -> float:
-        """The time of a fit [s]; infinite without a limit."""
-        return math.inf if self.minutes is None else 60 * self.minutes
 
     @property
     def bytes(self) -> float:
@@ -313,11 +303,6 @@ class FitConfig(Settings):
                 "density, samples, a Matern kernel, model.residual = true"
             )
         engine, abilities = self.inference.engine, self.inference.abilities
-        if self.budget.minutes is not None and not abilities.time_limit:
-            yield (
-                f"budget.minutes: the engine {engine} has no limit of time, leave it "
-                "out"
-            )
         if self.density not in abilities.densities:
             yield (
                 f"engine {engine} has no {self.density} density: set model.density = "

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig, SimulateConfig, describe, load_config, to_toml
+from pipelines.config.gone import GONE
 
 MODELS = [FitConfig, SimulateConfig]
+SPACING = ["box.spacing=50"]
 
 
 def refusal(overrides, model: type[FitConfig | SimulateConfig] = FitConfig, path=None):
@@ -89,9 +91,9 @@ def test_a_wrong_override_is_refused_in_one_line(override, words):
 
 
 def test_settings_are_python_values_by_their_keys():
-    settings = {"budget.minutes": 2, "box": {"spacing": 50, "x": (-1, 1)}}
+    settings = {"budget.memory_gib": 2, "box": {"spacing": 50, "x": (-1, 1)}}
     config = load_config(FitConfig, None, ["box.spacing=9", "box.y=[-2,2]"], settings)
-    assert config.budget.minutes == 2.0
+    assert config.budget.memory_gib == 2.0
     assert (config.box.spacing, config.box.x, config.box.y) == (
         (50,) * 3,
         (-1, 1),
@@ -104,6 +106,20 @@ def test_settings_are_python_values_by_their_keys():
     ):
         with pytest.raises(InputError, match=said):
             load_config(FitConfig, settings=wrong)
+
+
+@pytest.mark.parametrize("key", GONE)
+def test_a_key_that_is_gone_says_what_to_do_and_is_ignored_in_a_run(tmp_path, key):
+    override = f"{key}=3"
+    message = refusal([override, "box.spacing=3"])
+    assert message == f"--set {override}: {key} is gone: {GONE[key]}"
+    section, _, name = key.rpartition(".")
+    path = tmp_path / "config.toml"
+    path.write_text(f"[{section}]\n{name} = 3\n[box]\nspacing = 50\n")
+    assert refusal([], path=path) == f"{path}: {key} is gone: {GONE[key]}"
+    (tmp_path / "run.json").write_text("{}")
+    assert load_config(FitConfig, path) == load_config(FitConfig, None, SPACING)
+    assert refusal([override], path=path).startswith(f"--set {override}: {key} is gone")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def run(config, observed, plan=None):
         stars=observed,
         config=config,
         device=on_cpu(),
-        on_step=lambda *step: seen.append(step),
+        on_step=lambda task, *step: seen.append((task.name, *step)),
     )
     return run_engine(problem), seen
 
