@@ -190,7 +190,8 @@ def simulate(**settings: Any) -> Simulation:
     settings
         Those of ``dustmap config --simulate`` that differ from their defaults, sections
         as mappings: ``simulate(stars=3000, seed=1, dust={"clouds": 0})``, or by their
-        whole names, ``**{"dust.clouds": 0}``.
+        whole names, ``**{"dust.clouds": 0}``; and values of
+        `pipelines.config.simulation.Galaxy`, as ``magnitude_limit=18``.
 
     Returns
     -------
@@ -203,9 +204,11 @@ def simulate(**settings: Any) -> Simulation:
         If a setting is unknown, or next to no star can be seen.
     """
     from pipelines.config import SimulateConfig, load_config
+    from pipelines.config.simulation import Galaxy
     from pipelines.simulate import simulate as run_simulate
 
-    return run_simulate(load_config(SimulateConfig, settings=settings))
+    further = {n: settings.pop(n) for n in Galaxy.model_fields if n in settings}
+    return run_simulate(load_config(SimulateConfig, settings=settings), **further)
 
 
 def predict(

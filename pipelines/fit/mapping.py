@@ -21,6 +21,7 @@ from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
 from pipelines.model.cost import SECOND_SAMPLES
 from pipelines.model.engine import run_engine
+from pipelines.model.full_batch import SAMPLE_TOLERANCE
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.residual import residual_from
 from pipelines.run.surveys import calibration_errors
@@ -106,7 +107,7 @@ def _infer(
     seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:
-        tolerances["samples"] = config.inference.sample_tolerance
+        tolerances["samples"] = SAMPLE_TOLERANCE
         if not plan.outliers and seen.distance_error is None:
             # One linear solve, with a noise that is known.
             tolerances["mean"] = config.inference.tolerance

@@ -33,6 +33,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
+# Relative residual of a sample of a Gaussian density.
+SAMPLE_TOLERANCE = 1e-2
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
 # Solves that measure the spectrum of a map with independent noise.
@@ -108,7 +110,7 @@ def infer(problem: Problem) -> Inference:
             rtol=inference.tolerance, max_steps=inference.max_iterations
         ),
         samples=inference.samples,
-        sample_rtol=inference.sample_tolerance,
+        sample_rtol=SAMPLE_TOLERANCE,
         subgrid_noise=config.model.subgrid_noise,
         preconditioner_rank=min(rank, model.latent_size),
         newton_steps=_NEWTON_STEPS,

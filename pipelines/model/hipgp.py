@@ -29,7 +29,7 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.model.plan import Plan
+from pipelines.model.plan import MOST_EMBEDDED, Plan
 from pipelines.model.problem import Device, Inference, Problem
 
 _BOUND = Task(name="svi bound")
@@ -50,7 +50,7 @@ def spacing_limits(
     """
     by_work = work / (max(stars, 1) * _ROW_WORK)
     by_memory = config.budget.bytes / 4 / (8 * max(stars, 1))
-    points = max(min(by_work, by_memory, config.svi.max_embedding / 8), 64.0)
+    points = max(min(by_work, by_memory, MOST_EMBEDDED / 8), 64.0)
     return _SOLVABLE, float(np.prod(extent) / points) ** (1 / 3)
 
 
@@ -119,7 +119,6 @@ def infer(problem: Problem) -> Inference:
                 block=svi.block,
                 batch_size=min(svi.batch_size, len(observed)),
                 epochs=svi.epochs,
-                natural_rate=svi.learning_rate,
                 **learning,
             ),
             generator=generator,

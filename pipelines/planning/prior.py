@@ -212,7 +212,7 @@ def learn_prior(
     found = learn_scales(
         likelihood,
         torch.as_tensor(some.extinction),
-        Coordinates(start=start, names=names, anisotropic=config.inference.anisotropic),
+        Coordinates(start=start, names=names),
         lambda stage, step, value: on_step(Task(name=f"scales {stage}"), step, value),
     )
     scales = found.scales
