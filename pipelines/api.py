@@ -72,7 +72,7 @@ def fit(
         The band of the extinctions, e.g. ``A_V``.
     settings
         Values by key of the configuration, which ``dustmap config`` prints, for example
-        ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+        ``{"budget.memory_gib": 2, "box": {"spacing": 50}}``.
     overwrite, resume
         Whether an existing run may be replaced, and whether to go on with one that was
         interrupted.
@@ -150,7 +150,8 @@ def simulate(**settings: Any) -> Simulation:
     settings
         Those of ``dustmap config --simulate`` that differ from their defaults, sections
         as mappings: ``simulate(stars=3000, seed=1, dust={"clouds": 0})``, or by their
-        whole names, ``**{"dust.clouds": 0}``.
+        whole names, ``**{"dust.clouds": 0}``; and values of
+        `pipelines.config.simulation.Galaxy`, as ``magnitude_limit=18``.
 
     Returns
     -------
@@ -163,9 +164,11 @@ def simulate(**settings: Any) -> Simulation:
         If a setting is unknown, or next to no star can be seen.
     """
     from pipelines.config import SimulateConfig, load_config
+    from pipelines.config.simulation import Galaxy
     from pipelines.simulate import simulate as run_simulate
 
-    return run_simulate(load_config(SimulateConfig, settings=settings))
+    further = {n: settings.pop(n) for n in Galaxy.model_fields if n in settings}
+    return run_simulate(load_config(SimulateConfig, settings=settings), **further)
 
 
 def predict(

@@ -44,7 +44,7 @@ COMMON = (
 )
 SETTINGS = (
     f"{COMMON} box.spacing=100 prior.std=1.2 model.common_noise=0 model.degrees=6 "
-    "model.subgrid_share=0.5 inference.dtype=float64 data.holdout=0.2 budget.minutes=60"
+    "model.subgrid_share=0.5 inference.dtype=float64 data.holdout=0.2"
 )
 TRUTH = "--set truth.half_x=600 --set truth.half_y=600 --set truth.half_z=200"
 # The published engine, with Monte Carlo nodes along rays.

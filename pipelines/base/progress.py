@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -197,17 +196,3 @@ class StageClock:
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
-
-    @property
-    def total(self) -> float:
-        """Return the seconds of all stages until now."""
-        return sum(self.seconds.values()) + time.perf_counter() - self._last
-
-
-def in_words(seconds: float) -> str:
-    """Format a rough time: ``40 s``, ``3 min``, ``1.5 h``."""
-    if seconds < 90:
-        return f"{5 * math.ceil(seconds / 5)} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

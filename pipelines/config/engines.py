@@ -15,17 +15,15 @@ class Abilities:
 
     ``densities`` begin with the default; ``outliers`` are Student-T tails of the noise,
     ``shared_errors`` those of a survey or of neighbouring stars, ``teams`` processes
-    that divide the samples, ``time_limit`` an end within ``budget.minutes``,
-    ``foreseen`` memory and time, ``single_precision`` products in float32. With
-    ``cheap_integrals`` a product gives the integrals to any number of places; without,
-    each takes a solve.
+    that divide the samples, ``foreseen`` memory and work, ``single_precision`` products
+    in float32. With ``cheap_integrals`` a product gives the integrals to any number of
+    places; without, each takes a solve.
     """
 
     densities: tuple[DensityKind, ...]
     outliers: bool = True
     shared_errors: bool = True
     teams: bool = True
-    time_limit: bool = True
     foreseen: bool = True
     single_precision: bool = True
     cheap_integrals: bool = True
@@ -38,7 +36,6 @@ ABILITIES: dict[EngineName, Abilities] = {
         outliers=False,
         shared_errors=False,
         teams=False,
-        time_limit=False,
         foreseen=False,
         single_precision=False,
         cheap_integrals=False,

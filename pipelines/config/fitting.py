@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -116,8 +115,6 @@ class ModelConfig(Settings):
     itself; lognormal when auto, with the engine svi gaussian"""
     subgrid_noise: bool = True
     """add the variance below the grid to the stars' noise"""
-    ray_step: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """step of the integral along a ray, in cells"""
     wrap_tolerance: Share = 5e-2
     """largest correlation between opposite faces of the box through the torus, relative
     to the variance"""
@@ -159,10 +156,9 @@ class InferenceConfig(Settings):
     samples: Annotated[int, Field(ge=0, le=10_000)] = 32
     """posterior samples, which give the standard deviations"""
     tolerance: Share = 1e-4
-    """relative residual at which the solve for the mean stops"""
-    sample_tolerance: Share = 1e-2
-    """the same for a posterior sample of a gaussian density; for a lognormal density,
-    solves stop at a small expected decrease of steps"""
+    """relative residual at which the solve for the mean stops; that for samples of a
+    gaussian density stops at 1e-2, those of a lognormal one at a small expected
+    decrease of steps"""
     max_iterations: Count = 500
     """most iterations of a solve"""
     preconditioner: Literal["nystrom", "none"] = "nystrom"
@@ -182,8 +178,6 @@ class InferenceConfig(Settings):
     learn: bool = True
     """learn hyperparameters that are auto from 40 to 4,000 stars, by a likelihood given
     neighbouring stars; otherwise use moments of the extinctions"""
-    anisotropic: bool = False
-    """learn one lengthscale per axis"""
 
     def conflicts(self) -> Iterator[str]:
         """Yield a single sample, and teams without samples to divide."""
@@ -211,8 +205,6 @@ class SviConfig(Settings):
     """stars per step"""
     epochs: Count = 20
     """passes through the stars"""
-    learning_rate: Auto[Annotated[float, Field(gt=0, le=1)]] = None
-    """step of the natural gradient; auto averages the minibatches"""
     family: Literal["mean-field", "block", "full"] = "block"
     """covariance of the variational distribution"""
     block: Count = 2
@@ -225,8 +217,6 @@ class SviConfig(Settings):
     """Adam's rate for the kernel's hyperparameters; 0 fixes them"""
     nugget: Annotated[float, Field(ge=0, lt=1)] = 1e-6
     """variance added at the grid points, relative to the field's"""
-    max_embedding: Count = 20_000_000
-    """most points of the circulant embedding"""
     quadrature: Quadrature = "monte-carlo"
     """nodes along a ray"""
     nodes: Count = 20
@@ -234,19 +224,10 @@ class SviConfig(Settings):
 
 
 class BudgetConfig(Settings):
-    """Limits of time and memory, which bound the resolution of the grid when auto."""
+    """The limit of memory, which bounds the resolution of the grid when auto."""
 
-    minutes: Auto[Positive] = None
-    """time on this machine [min]; if it runs out, the fit draws fewer samples, with a
-    warning; when auto there is no limit, and the grid follows from counted operations,
-    not from the machine's speed"""
     memory_gib: Auto[Positive] = None
     """memory for which the grid is chosen [GiB]; 8 when auto"""
-
-    @property
-    def seconds(self) -> float:
-        """The time of a fit [s]; infinite without a limit."""
-        return math.inf if self.minutes is None else 60 * self.minutes
 
     @property
     def bytes(self) -> float:
@@ -313,11 +294,6 @@ class FitConfig(Settings):
                 "density, samples, a Matern kernel, model.residual = true"
             )
         engine, abilities = self.inference.engine, self.inference.abilities
-        if self.budget.minutes is not None and not abilities.time_limit:
-            yield (
-                f"budget.minutes: the engine {engine} has no limit of time, leave it "
-                "out"
-            )
         if self.density not in abilities.densities:
             yield (
                 f"engine {engine} has no {self.density} density: set model.density = "

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from pipelines.base.errors import InputError
 from pipelines.config.base import Settings
+from pipelines.config.gone import GONE, drop_gone
 
 # Most errors in a message.
 _NAMED = 5
@@ -35,11 +36,14 @@ def load_config(
     ``path`` is a TOML file. ``overrides``, ``key.sub=value``, are applied in order
     after it; the value is TOML, where a bare word, or a number with a unit, is a
     string. ``settings`` are values by ``"key.sub"``, or sections of them, applied last:
-    ``{"budget.minutes": 2, "box": {"spacing": 50}}``.
+    ``{"budget.memory_gib": 2, "box": {"spacing": 50}}``. Keys that are gone are
+    refused, and ignored in the record of a run.
 
     Raises `InputError` in one line: source, key, expected value, actual value.
     """
     tree = {} if path is None else read_toml(path)
+    if path is not None and (path.parent / "run.json").is_file():
+        drop_gone(tree, path)
     sources = [("", str(path or "settings"))]
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -126,6 +130,8 @@ def _explain(
         or own.startswith(f"{name}.")
         or f"{name}.".startswith(own)
     ]
+    if key in GONE:
+        return f"{ways[-1]}: {key} is gone: {GONE[key]}"
     if detail["type"] == "extra_forbidden":
         text = "unknown key" + _suggest(model, detail["loc"])
     elif detail["type"] == "value_error":

@@ -1,4 +1,4 @@
-"""The configuration of ``dustmap simulate``."""
+"""The configuration of ``dustmap simulate``, and what only Python can change of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import Field
 
 from pipelines.config.base import (
     MOST_POINTS,
-    Auto,
     Count,
     NonNegative,
     Positive,
@@ -55,41 +54,16 @@ class DustConfig(Settings):
 
     density: Positive = 1.2e-3
     """mean A_V density at the Sun's place in the plane [mag/pc]"""
-    scale_height: Positive = 100.0
-    """scale height of the exponential disc [pc]"""
-    scale_length: Positive = 4000.0
-    """scale length of the exponential disc [pc]"""
     sun_height: float = 20.0
     """height of the Sun over the plane [pc]"""
     turbulence: Annotated[float, Field(ge=0, le=3)] = 1.0
     """standard deviation of the logarithm of the density"""
     correlation_length: Positive = 150.0
     """outer scale of the turbulence [pc]"""
-    slope: Annotated[float, Field(gt=3, le=11)] = 11 / 3
-    """negative slope of the turbulence's power spectrum; 11/3 for Kolmogorov"""
-    stirring: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """smooth random displacement that stretches the turbulence into wisps, in
-    correlation lengths; 0 for a Gaussian field"""
     clouds: Annotated[int, Field(ge=0)] = 60
     """clouds in the box, half of them filaments"""
     cavities: Annotated[int, Field(ge=0)] = 15
     """cavities in the box, the first one around the Sun"""
-
-
-class TracerConfig(Settings):
-    """The stars: an exponential disc down to a limiting magnitude."""
-
-    scale_height: Positive = 300.0
-    """scale height of the exponential disc [pc]"""
-    scale_length: Positive = 2600.0
-    """scale length of the exponential disc [pc]"""
-    magnitude_limit: float = 15.0
-    """faintest apparent magnitude, dust included [mag]"""
-    dimming: NonNegative = 0.84
-    """extinction in the survey's band per A_V"""
-    complete_within: Auto[Positive] = None
-    """distance d [pc] to which every star is observed; beyond it a share (d/r)^3, so
-    that shells from r to 2r have similar numbers of stars; no limit when auto"""
 
 
 class ErrorConfig(Settings):
@@ -97,14 +71,8 @@ class ErrorConfig(Settings):
 
     extinction: Positive = 0.05
     """median error of the extinction, at the median star [mag]"""
-    scatter: NonNegative = 0.3
-    """standard deviation of the logarithm of the errors"""
-    growth: NonNegative = 0.1
-    """increase of the extinction's error per magnitude [dex/mag]"""
     parallax: NonNegative = 0.01
     """error of the parallax [mas]"""
-    parallax_over_error: Positive = 5.0
-    """smallest signal-to-noise of the parallax of observed stars"""
     outliers: Fraction = 0.0
     """fraction of the stars whose extinction scatters by 20 of its stated errors"""
 
@@ -118,7 +86,6 @@ class SimulateConfig(Settings):
     """seed of every random draw; the same seed, the same files"""
     truth: TruthConfig = TruthConfig()
     dust: DustConfig = DustConfig()
-    tracers: TracerConfig = TracerConfig()
     errors: ErrorConfig = ErrorConfig()
 
     def conflicts(self) -> Iterator[str]:
@@ -129,3 +96,37 @@ class SimulateConfig(Settings):
                 f"dust.correlation_length = {self.dust.correlation_length:g} cannot be "
                 f"resolved with truth.spacing = {spacing:g}: use at least twice it"
             )
+
+
+class Galaxy(Settings):
+    """The dust's and the stars' exponential discs, the survey and its errors.
+
+    They are arguments of `pipelines.simulate.simulate`, not keys.
+    """
+
+    dust_scale_height: Positive = 100.0
+    """scale height of the dust [pc]"""
+    dust_scale_length: Positive = 4000.0
+    """scale length of the dust [pc]"""
+    slope: Annotated[float, Field(gt=3, le=11)] = 11 / 3
+    """negative slope of the turbulence's power spectrum; 11/3 for Kolmogorov"""
+    stirring: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """smooth random displacement that stretches the turbulence into wisps, in
+    correlation lengths; 0 for a Gaussian field"""
+    star_scale_height: Positive = 300.0
+    """scale height of the stars [pc]"""
+    star_scale_length: Positive = 2600.0
+    """scale length of the stars [pc]"""
+    magnitude_limit: float = 15.0
+    """faintest apparent magnitude, dust included [mag]"""
+    dimming: NonNegative = 0.84
+    """extinction in the survey's band per A_V"""
+    complete_within: Positive | None = None
+    """distance d [pc] to which every star is observed; beyond it a share (d/r)^3, so
+    that shells from r to 2r have similar numbers of stars; no limit if ``None``"""
+    scatter: NonNegative = 0.3
+    """standard deviation of the logarithm of the extinction's errors"""
+    growth: NonNegative = 0.1
+    """increase of the extinction's error per magnitude [dex/mag]"""
+    parallax_over_error: Positive = 5.0
+    """smallest signal-to-noise of the parallax of observed stars"""

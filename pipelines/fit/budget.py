@@ -1,4 +1,4 @@
-"""What a fit may take: its plan within the budget, memory and time."""
+"""What a fit may take: its plan, and its memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ from dustmap.models.means import ExponentialDisc
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.base.progress import say
-from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model.cost import SECONDS_BESIDE, Machine, Work, machine_memory
+from pipelines.model.cost import Machine, Work, machine_memory
 from pipelines.model.plan import Plan
 from pipelines.planning.planner import RAISED, make_plan
 from pipelines.planning.prior import NOT_SETTLED
 
-# Smallest share of the budget reserved for the held-out stars.
-_LEAST_TO_JUDGE = 0.05
-
 
 def announce(state: FitState, stars: FittedStars, at: Context) -> None:
-    """Print the plan with its memory and time, and refuse it if memory is too small.
+    """Print the plan with its memory, and refuse it if memory is too small.
 
     Raises `InputError` as `require_memory`.
     """
@@ -39,18 +35,10 @@ def announce(state: FitState, stars: FittedStars, at: Context) -> None:
         return
     parts = work.memory()
     listing = ", ".join(f"{k} {v / 2**30:.2f}" for k, v in parts.items())
-    each, (_, ranks, here) = "", work.machine
+    each, (ranks, here) = "", work.machine
     if ranks > 1:
         each = f" for each of {ranks} processes, {here} on this machine"
     say(f"memory: {sum(parts.values()) / 2**30:.2f} GiB{each} ({listing})")
-    seconds, minutes = work.seconds(), at.config.budget.minutes
-    where = " on two idle cores" if minutes is None else ""
-    say(f"time: about {seconds:.0f} s for the solves{where}")
-    if seconds > at.seconds_left:
-        say(
-            f"note: less time is left of budget.minutes = {minutes:g}: the solves will "
-            "end early, with fewer samples; raise it, or choose a coarser grid"
-        )
 
 
 def plan_in_words(plan: Plan) -> list[str]:
@@ -84,7 +72,7 @@ def plan_in_words(plan: Plan) -> list[str]:
 
 
 def require_memory(state: FitState, distances: np.ndarray, at: Context) -> Work | None:
-    """Return the memory and time of a fit to stars at these distances [pc], if known.
+    """Return the work of a fit to stars at these distances [pc], if known.
 
     Raises `InputError` if the fit needs more memory than the budget, or than this
     machine has.
@@ -127,41 +115,21 @@ def replanned(
         Box.of(made.grid),
         stars.distances,
         at.config,
-        machine_of(state, at),
+        machine_of(at),
         notes=notes,
         resolved=not learning["at_edge"],
     )
     return replace(state, plan=revised, learning=learning)
 
 
-def seconds_to_judge(config: FitConfig) -> float:
-    """Return the part of ``budget.minutes`` reserved for the held-out stars [s]."""
-    tested = SECONDS_BESIDE["judge"] if config.data.holdout > 0 else 0.0
-    return max(tested, _LEAST_TO_JUDGE * config.budget.seconds)
-
-
-def foreseen(state: FitState, stars: FittedStars, at: Context) -> dict[str, float]:
-    """Return the seconds of the stages by the plan; nothing if not foreseeable."""
-    if state.plan is None:
-        return {}
-    work = _foreseen_work(state, stars.distances, at)
-    if work is None:
-        return {}
-    slower = max(state.slower, 1.0)
-    times = {stage: slower * each for stage, each in SECONDS_BESIDE.items()}
-    if not at.config.shares_noise:
-        del times["learn_residual"]
-    return times | work.seconds_by_stage()
-
-
-def machine_of(state: FitState, at: Context) -> Machine:
-    """Return the speed and processes of the fit."""
-    return Machine(state.slower, at.group.size, at.group.here)
+def machine_of(at: Context) -> Machine:
+    """Return the processes of the fit."""
+    return Machine(at.group.size, at.group.here)
 
 
 def _foreseen_work(state: FitState, distances: np.ndarray, at: Context) -> Work | None:
     """Return the work for stars at these distances [pc], if foreseeable."""
-    plan, config, machine = state.planned, at.config, machine_of(state, at)
+    plan, config, machine = state.planned, at.config, machine_of(at)
     if not plan.abilities.foreseen:
         return None
     work = Work.of(plan.grids, plan.build_kernel(), distances, config, machine)

@@ -7,7 +7,6 @@ stop after a signal; rank 0 writes.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,12 +16,13 @@ from typing import Any
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.inference.full_batch.gauss_newton import OnStep, Task
 from pipelines.base.allocation import release_freed_memory
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import StageClock, say
 from pipelines.config import FitConfig
 from pipelines.fit.state import FitState
-from pipelines.model.problem import Device, OnStep
+from pipelines.model.problem import Device
 from pipelines.saving.identity import identity_of
 from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
@@ -30,7 +30,7 @@ from pipelines.saving.workspace import Workspace
 
 # The state in `dustmap status` by stage; "running" during the others.
 _SHOWN = {"plan": "planning", "learn prior": "learning", "write": "writing"}
-# Names of a step's number by stage, unless it is a relative residual.
+# Names of a step's value by task, unless it is a relative residual.
 _VALUES = {
     "svi bound": "bound",
     "misfit": "misfit",
@@ -62,7 +62,7 @@ class Context:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     now: Callable[[], float] = time.monotonic
-    # Called at each step of a solver, with its ``stage``.
+    # Called at each iteration of a solver, with its ``task`` and the ``iteration``.
     follow: Callable[..., object] = dict
     stage: str = field(default="", init=False)
     _since: float = field(init=False)
@@ -79,17 +79,10 @@ class Context:
         """The saved state, if any."""
         return self.work.state if self.work.state.is_file() else None
 
-    @property
-    def seconds_left(self) -> float:
-        """Return the rest of ``budget.minutes`` [s]; infinite without it."""
-        return self.config.budget.seconds - self.clock.total
-
     def begin(self, stage: str) -> None:
         """Record the beginning of a stage for `dustmap status`."""
         self.stage = stage.replace("_", " ")
         self.note(state=_SHOWN.get(self.stage, "running"))
-        if math.isfinite(left := self.seconds_left):
-            self.note(ends=time.time() + max(left, 0.0))
 
     def note(self, **facts: object) -> None:
         """Update ``status.json`` on rank 0."""
@@ -103,7 +96,7 @@ class Context:
     def by_first(self, make: Callable[[], FitState]) -> FitState:
         """Make a state on rank 0 and return it on all ranks.
 
-        Results that depend on time, such as plans, would otherwise differ between
+        Results that depend on rounding, such as plans, could otherwise differ between
         ranks. All generators take the final state of rank 0's.
 
         Raises the `InputError` or `Stopped` of ``make`` on all ranks; `PeerError` on
@@ -128,27 +121,29 @@ class Context:
     ) -> OnStep:
         """Return a function that records every step, and stops after a signal.
 
-        A residual is recorded with the tolerance of the first word of its name. With
-        ``alone`` the other ranks wait.
+        A residual is recorded with the tolerance of its task. With ``alone`` the other
+        ranks wait.
         """
         started, records = time.perf_counter(), self.metrics
         before = records[-1]["seconds"] if records else 0.0
 
-        def on_step(stage: str, step: int, value: float) -> None:
+        def on_step(task: Task, step: int, value: float) -> None:
             # Each team solves for samples on its own: all stop between samples.
-            if alone or self.teams.size == 1 or "samples" not in stage:
+            if alone or self.teams.size == 1 or not task.total:
                 self.stop_if_asked(alone=alone)
             if value == value:
-                kind = _VALUES.get(stage, "residual")
-                record = {"stage": stage, "iteration": step, kind: value}
-                tolerance = (tolerances or {}).get(stage.split()[0])
+                kind = _VALUES.get(task.name, "residual")
+                record = {"stage": str(task), "iteration": step, kind: value}
+                tolerance = (tolerances or {}).get(task.name)
                 if kind == "residual" and tolerance is not None:
                     record["tolerance"] = tolerance
                 passed = before + time.perf_counter() - started
                 records.append({**record, "seconds": round(passed, 3)})
                 if time.monotonic() - self._noted >= _NOTED:
                     self.note()
-            self.follow(stage=stage)
+                # A misfit follows a step of many iterations.
+                if kind != "misfit":
+                    self.follow(task=task, iteration=step)
 
         return on_step
 

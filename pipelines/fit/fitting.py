@@ -8,13 +8,12 @@ from pathlib import Path
 from dustmap.distributed.group import Group
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
-from pipelines.fit.budget import foreseen
 from pipelines.fit.context import Context
 from pipelines.fit.judging import judge
 from pipelines.fit.mapping import first_map, map_and_samples, second_map
 from pipelines.fit.opening import opened
-from pipelines.fit.pace import Pace
 from pipelines.fit.prior import learn_prior, plan
+from pipelines.fit.progress import FitProgress
 from pipelines.fit.shared_noise import learn_residual
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
@@ -48,17 +47,12 @@ def run(states: list[FitState], read: FittedStars, at: Context) -> None:
     Raises `Stopped` after a signal; `opened` restores the state.
     """
     state = states.pop()
-    stars, samples = read.at(state), at.config.inference.samples
-    names = [stage.__name__ for stage in STAGES]
-    spent, done = at.clock.seconds, names[: state.done]
-    # The clock adds up stages of one name.
-    taken = [spent.get(n.replace("_", " "), 0.0) / done.count(n) for n in done]
-    with Pace(names, at.stop, taken=taken) as pace:
-        at.follow = pace.update
+    stars = read.at(state)
+    with FitProgress([stage.__name__ for stage in STAGES], at.stop) as progress:
+        at.follow = progress.update
         for stage in STAGES[state.done :]:
             at.begin(stage.__name__)
-            times = foreseen(state, stars, at)
-            pace.begin(state.done, times, samples=samples, left=at.seconds_left)
+            progress.begin(state.done)
             after = stage(state, stars, at)
             if stage is write:
                 # This stage writes the run itself.

@@ -17,7 +17,6 @@ from pipelines.catalog.schema import Stars
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState, Judgement
-from pipelines.model.cost import BASELINE_SECONDS
 from pipelines.run.assessment import describe_support, sight_line_lengths
 from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law
@@ -117,9 +116,6 @@ def _baseline(
     stars: FittedStars, at: Context, test: Stars
 ) -> tuple[LocalMeanKriging | None, dict[str, np.ndarray], tuple[str, ...]]:
     """Predict the held-out stars from their neighbours, or explain the omission."""
-    if at.seconds_left < BASELINE_SECONDS:
-        why = f"they would exceed budget.minutes = {at.config.budget.minutes:g}"
-        return None, {}, (f"no baseline predictions without a map: {why}",)
     say("predicting the held-out stars from their neighbours")
     generator = torch_stream(at.config.inference.seed, Purpose.BASELINE)
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from dustmap.inference.full_batch.gauss_newton import Task
 from dustmap.inference.full_batch.state import Progress
 from dustmap.inference.svi.training import Training
 from dustmap.keyed_noise import Purpose, torch_stream
@@ -15,20 +15,19 @@ from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.config import FitConfig
-from pipelines.fit.budget import announce, seconds_to_judge
+from pipelines.fit.budget import announce
 from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
 from pipelines.model.cost import SECOND_SAMPLES
 from pipelines.model.engine import run_engine
+from pipelines.model.full_batch import SAMPLE_TOLERANCE
 from pipelines.model.problem import Inference, Problem
 from pipelines.run.residual import residual_from
 from pipelines.run.surveys import calibration_errors
 
 # With fewer stars than this, the samples of the second map scatter too much.
 _MERIT_SAMPLES = 1_000
-# Part of the time left before a first map that the rest of the fit needs.
-_AFTER_FIRST = 0.7
 
 
 def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
@@ -42,8 +41,6 @@ def first_map(state: FitState, stars: FittedStars, at: Context) -> FitState:
             "spread on the sky: they only serve to learn scales, noise and residual"
         )
     result = _infer(state, stars, at, _with_samples(at.config, 0), first=True)
-    if result.facts["out_of_time"]:
-        say("note: the first map ended early, as budget.minutes calls for")
     # Neighbours may share what this map left to a common noise.
     return replace(state, result=replace(result, plan=state.planned))
 
@@ -92,7 +89,7 @@ def _infer(
     *,
     first: bool = False,
 ) -> Inference:
-    """Run the engine within its part of the budget, from where it was left.
+    """Run the engine, from where it was left.
 
     The ``first`` maps, on which only neighbours' noise is learnt, are rough and see
     the `FittedStars.learners`.
@@ -100,15 +97,6 @@ def _infer(
     Raises `InputError` if a state that was resumed does not fit the problem; the
     message names it.
     """
-
-    def seconds_left(later: float = 0.0) -> float:
-        """Return the least that a rank has left before ``later`` seconds."""
-        if at.config.budget.minutes is None:
-            return math.inf
-        milliseconds = int(1000 * (at.seconds_left - later))
-        return min(at.group.numbers(milliseconds)) / 1000
-
-    later = _AFTER_FIRST * seconds_left() if first else seconds_to_judge(config)
     plan, correlation = state.planned, None
     if state.residual:
         # The precision of noise that neighbours share.
@@ -119,15 +107,16 @@ def _infer(
     seen = stars.stars.select(stars.learners.train) if first else stars.fitted
     tolerances = {}
     if not plan.is_lognormal:
-        tolerances["samples"] = config.inference.sample_tolerance
+        tolerances["samples"] = SAMPLE_TOLERANCE
         if not plan.outliers and seen.distance_error is None:
             # One linear solve, with a noise that is known.
             tolerances["mean"] = config.inference.tolerance
     on_step = at.recorder(tolerances)
 
-    def named(stage: str, step: int, value: float) -> None:
-        before = "first " if first and "samples" in stage else ""
-        on_step(f"{before}{stage}", step, value)
+    def named(task: Task, step: int, value: float) -> None:
+        if first and task.total:
+            task = replace(task, name=f"first {task.name}")
+        on_step(task, step, value)
 
     problem = Problem(
         plan=plan,
@@ -142,7 +131,6 @@ def _infer(
         shared_errors=calibration_errors(seen, state.surveys),
         start=None if state.result is None else state.result.mean,
         rough=first,
-        time_left=lambda: seconds_left(later),
     )
     try:
         return run_engine(problem)

@@ -10,7 +10,6 @@ from pipelines.fit.context import Context
 from pipelines.fit.magnitude_limit import selection_beta
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
-from pipelines.model import cost
 from pipelines.planning import prior
 from pipelines.planning.planner import make_plan
 from pipelines.planning.selection import choose_box
@@ -33,13 +32,9 @@ def plan(state: FitState, stars: FittedStars, at: Context) -> FitState:
         box, notes = choose_box(fitted.positions(), config, stars.source)
         inside = fitted.select(box.contains(fitted.positions()))
         scales, more = prior.start_scales(inside, config)
-        slower = 1.0
-        if config.budget.minutes is not None:
-            slower = cost.measure(at.device["dtype"], at.device["device"])
-        planned = replace(known, slower=slower)
-        machine, notes = machine_of(planned, at), [*notes, *more]
+        machine, notes = machine_of(at), [*notes, *more]
         made = make_plan(scales, box, inside.distance, config, machine, notes=notes)
-        planned = replace(planned, plan=made, box=Box.of(made.grid))
+        planned = replace(known, plan=made, box=Box.of(made.grid))
         require_memory(planned, inside.distance, at)
         return planned
 

@@ -45,12 +45,11 @@ class FitState:
     """The results of a fit so far.
 
     ``done`` counts the finished stages, ``generator`` is the state of the random
-    generator after them. ``plan`` holds the learnt scales, ``slower`` is the
-    `Machine`'s time over the reference's. Stars in the ``box`` of the first plan are
-    fitted. ``learning`` are diagnostics of the prior, ``progress`` is that of an
-    unfinished inference, ``result`` the posterior of the last map, which on rank 0 is
-    ``judged`` at the end. ``residual`` holds the bytes of the residual shared by
-    neighbouring stars: empty if none, ``None`` before learning. ``surveys`` are the
+    generator after them. ``plan`` holds the learnt scales. Stars in the ``box`` of the
+    first plan are fitted. ``learning`` are diagnostics of the prior, ``progress`` is
+    that of an unfinished inference, ``result`` the posterior of the last map, which on
+    rank 0 is ``judged`` at the end. ``residual`` holds the bytes of the residual shared
+    by neighbouring stars: empty if none, ``None`` before learning. ``surveys`` are the
     laws of several catalogues, by which all extinctions and errors are replaced. All
     extinctions are ``raised`` by these [mag] because of a magnitude limit, with the β
     ``selection_beta``.
@@ -61,7 +60,6 @@ class FitState:
     done: int = 0
     generator: Tensor
     plan: Plan | None = None
-    slower: float = 1.0
     box: Box | None = None
     learning: dict[str, Any] | None = None
     progress: Progress | Training | None = None

@@ -101,8 +101,7 @@ def choices(
 ) -> dict[str, str]:
     """Return the reason for the value of every setting that was auto.
 
-    The values are those of the plan; they follow from the stars and the settings alone,
-    unless ``budget.minutes`` is set.
+    The values are those of the plan; they follow from the stars and the settings alone.
     """
     scales, noise = "moments of the extinctions", "the residuals of the map"
     if learning is not None:
@@ -120,7 +119,6 @@ def choices(
         "model.density": f"positive where the engine can: {plan.engine}",
         **{f"model.{n}": noise for n in ("common_noise", "degrees", "subgrid_share")},
         "inference.preconditioner_rank": "stars per point of the grid",
-        "budget.minutes": "no limit: the plan counts operations",
         "budget.memory_gib": "8 GiB on every machine",
     }
     sections = config.model_dump().items()

@@ -1,14 +1,13 @@
-"""The cost of a fit: memory by shapes, time as a number of products, and their budget.
+"""The cost of a fit: memory by shapes, work as a number of products, and their limits.
 
-A product is that of the posterior's precision and a vector. Its time follows from
-counted operations at the speed of two idle cores, the reference, and from how much
-slower this machine is.
+A product is that of the posterior's precision and a vector. Its work is a sum of
+counted operations, in units of what two idle cores, the reference, did in a second. It
+chooses a grid, which is the same on every machine.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -37,8 +36,7 @@ _TREE_PER_STAR = 23.0
 _NODES_PER_POINT = 1.75
 # Entries of a star's row of the precision of shared noise.
 _NEIGHBOURS = 31
-# Seconds on two idle cores: of a Fourier transform and its inverse, per point and log2
-# of their number,
+# Work of a Fourier transform and its inverse, per point and log2 of their number,
 _TRANSFORM = 2.6e-10
 # and of a number of a matrix or vector.
 _NUMBER = 1.6e-10
@@ -81,36 +79,19 @@ _MOST_VECTORS = 100
 _PER_UNKNOWN = 700
 # Most if neighbours share noise: a million stars took longer with 12 or 100.
 _MOST_SHARED = 32
-# Seconds of the predictions of held-out stars from their neighbours,
-BASELINE_SECONDS = 8.0
-# and of the stages that hardly depend on the catalogue, on two idle cores, measured for
-# 6,000 and 57,000 stars.
-SECONDS_BESIDE = {
-    "learn_prior": 7.5,
-    "learn_residual": 3.5,
-    "judge": 5.0 + BASELINE_SECONDS,
-}
 # Samples of the second map. Where stars are sparse its mode lies far below the mean
 # density: with the mode's in the covariance errors of 800 stars were 2.5% larger.
 SECOND_SAMPLES = 8
-# Work of a fit without a limit of time, and of every million stars more [s].
+# Most work of a fit, and more of it for every million stars.
 _WORK = 300.0
 _WORK_PER_MILLION = 300.0
-# Least and largest fraction of the time for the solves.
-_LEAST_SOLVES = 0.4
-_MOST_SOLVES = 0.7
-# Time of the measurement of speed [s].
-_TESTED = 0.3
+# Fraction of it for the solves.
+_SOLVES = 0.7
 
 
 class Machine(NamedTuple):
-    """The processes of a fit: ``here`` of all ``ranks`` run on this machine.
+    """The processes of a fit: ``here`` of all ``ranks`` run on this machine."""
 
-    Operations take ``slower`` times as long as on two idle cores. It is 1 without a
-    limit of time, so that a plan is the same on every machine.
-    """
-
-    slower: float = 1.0
     ranks: int = 1
     here: int = 1
 
@@ -118,46 +99,14 @@ class Machine(NamedTuple):
 REFERENCE = Machine()
 
 
-def measure(dtype: torch.dtype, device: torch.device) -> float:
-    """Return how much slower transforms and sums are than the reference.
-
-    This takes a third of a second after a first run. The mean, not the shortest time,
-    includes the load of other programs, which slows the fit too.
-    """
-    shape, batch = (64, 64, 32), 8
-    points = math.prod(shape)
-    field = torch.randn((batch, *shape), dtype=dtype, device=device)
-    # Larger than the processor's caches.
-    tall = torch.randn((64, 2 * points), dtype=dtype, device=device)
-
-    def operate() -> None:
-        spectrum = torch.fft.rfftn(field, dim=(1, 2, 3))
-        torch.fft.irfftn(spectrum, s=shape, dim=(1, 2, 3))
-        torch.mv(tall, tall[0])
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    operate()
-    count, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < _TESTED or not count:
-        operate()
-        count += 1
-    usual = field.numel() * math.log2(points) * _TRANSFORM + tall.numel() * _NUMBER
-    return passed / (count * usual)
-
-
-def time_budget(stars: int, config: FitConfig) -> float:
-    """Return ``budget.minutes``, or the work at the reference speed [s]."""
-    if config.budget.minutes is not None:
-        return config.budget.seconds
+def fit_work(stars: int) -> float:
+    """Return the most work of a fit to so many stars."""
     return _WORK + _WORK_PER_MILLION * stars / 1e6
 
 
-def solve_seconds(stars: int, config: FitConfig, machine: Machine) -> float:
-    """Return the part of the time budget that other stages leave to the solves [s]."""
-    budget = time_budget(stars, config)
-    left = budget - max(machine.slower, 1.0) * sum(SECONDS_BESIDE.values())
-    return min(max(left, _LEAST_SOLVES * budget), _MOST_SOLVES * budget)
+def solve_work(stars: int) -> float:
+    """Return the part of it for the solves."""
+    return _SOLVES * fit_work(stars)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,37 +192,30 @@ class Work:
         share = LEADING**3 if self.config.density == "lognormal" else 1.0
         return rank * share * self.points
 
-    def product_seconds(self) -> float:
-        """Return the time of a product on this machine [s]."""
+    def product(self) -> float:
+        """Return the work of a product."""
         numbers = 2 * self.entries + _PER_POINT * self.transformed + self.preconditioner
         if self.config.shares_noise:
             numbers += 2 * _NEIGHBOURS * self.stars
         transform = self.transformed * math.log2(self.points)
-        return self.machine.slower * (_TRANSFORM * transform + _NUMBER * numbers)
+        return _TRANSFORM * transform + _NUMBER * numbers
 
-    def seconds(self) -> float:
-        """Return the time of the solves on this machine [s]."""
-        return sum(self.seconds_by_stage().values())
-
-    def seconds_by_stage(self) -> dict[str, float]:
-        """Return the time of the maps' solves on this machine [s].
+    def solves(self) -> float:
+        """Return the work of the maps' solves.
 
         If neighbours share noise, two maps of `LEARNERS` at most precede the last one.
         """
-        inference, each = self.config.inference, self.product_seconds()
+        inference, each = self.config.inference, self.product()
         samples = inference.samples / inference.teams
         if self.config.density != "lognormal":
             digits = max(0.3, -math.log10(inference.tolerance) / 3)
-            return {"map_and_samples": digits * _PER_COLUMN * (samples + 1) * each}
+            return digits * _PER_COLUMN * (samples + 1) * each
         if not self.config.shares_noise:
             each *= max(1.0, self.std / _EASY_STD) ** 2
-            return {"map_and_samples": (_TO_MODE + _PER_SAMPLE * samples) * each}
-        few = replace(self, stars=min(self.stars, LEARNERS)).product_seconds()
-        return {
-            "first_map": _TO_MODE * few,
-            "second_map": _PER_SHARED_SAMPLE * SECOND_SAMPLES * few,
-            "map_and_samples": _PER_SHARED_SAMPLE * samples * each,
-        }
+            return (_TO_MODE + _PER_SAMPLE * samples) * each
+        few = replace(self, stars=min(self.stars, LEARNERS)).product()
+        first, second = _TO_MODE * few, _PER_SHARED_SAMPLE * SECOND_SAMPLES * few
+        return first + second + _PER_SHARED_SAMPLE * samples * each
 
     def memory(self, *, cuda: bool | None = None) -> dict[str, float]:
         """Return peak memory [bytes] per rank by part, with ``cuda`` or without."""

@@ -26,8 +26,8 @@ from pipelines.model.problem import Device, Inference, Problem
 class Engine(Protocol):
     """A module with these functions, from a plan and data to a posterior.
 
-    ``spacing_limits(extent, stars, seconds, config)`` returns the most grid steps in a
-    lengthscale, and the least spacing [pc]; ``seconds`` are for the solves, in a box
+    ``spacing_limits(extent, stars, work, config)`` returns the most grid steps in a
+    lengthscale, and the least spacing [pc]; ``work`` is left to the solves, in a box
     with sides ``extent`` [pc]. `rays` and `build_model` are called as those below.
     """
 

@@ -33,6 +33,8 @@ _NEWTON_STEPS = 50
 # Expected decrease at which a lognormal fit is done [nats per star]: an error
 # of 0.14 posterior standard deviations in each direction that a star fixes.
 _NEWTON_TOLERANCE = 1e-2
+# Relative residual of a sample of a Gaussian density.
+SAMPLE_TOLERANCE = 1e-2
 # Draws of the variance below the grid of a Gaussian density.
 DRAWS = 16
 # Solves that measure the spectrum of a map with independent noise.
@@ -51,7 +53,7 @@ _COARSEST = 5.0
 
 
 def spacing_limits(
-    extent: np.ndarray, stars: int, seconds: float, config: FitConfig
+    extent: np.ndarray, stars: int, work: float, config: FitConfig
 ) -> tuple[float, float]:
     """Return the most grid steps in a lengthscale, and no limit of its own [pc]."""
     return _FINEST if stars > _MANY else _COARSEST, 0.0
@@ -108,7 +110,7 @@ def infer(problem: Problem) -> Inference:
             rtol=inference.tolerance, max_steps=inference.max_iterations
         ),
         samples=inference.samples,
-        sample_rtol=inference.sample_tolerance,
+        sample_rtol=SAMPLE_TOLERANCE,
         subgrid_noise=config.model.subgrid_noise,
         preconditioner_rank=min(rank, model.latent_size),
         newton_steps=_NEWTON_STEPS,
@@ -130,7 +132,6 @@ def infer(problem: Problem) -> Inference:
         start=start,
         on_step=problem.on_step,
         checkpointer=problem.checkpointer,
-        time_left=problem.time_left,
         teams=problem.teams,
         shared_errors=problem.shared_errors,
         priors=priors,
@@ -153,16 +154,14 @@ def infer(problem: Problem) -> Inference:
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result, problem),
+        messages=_messages(model, result),
         facts=facts,
     )
 
 
-def _messages(
-    model: ForwardModel, result: FullBatchResult, problem: Problem
-) -> tuple[str, ...]:
+def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
     """Say how the solves, the steps and the share ended."""
-    config, messages = problem.config, [f"mean: {result.mean_solution.message}"]
+    messages = [f"mean: {result.mean_solution.message}"]
     if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
         messages.append(
             f"sight lines: a tree of rays with {model.weights.nonzeros:.2g} entries, "
@@ -174,18 +173,12 @@ def _messages(
             f"mode, with over {_NEWTON_TOLERANCE} of log posterior per star to gain"
         )
     if result.sample_solution is not None:
-        line, timely = result.sample_solution.message, not result.out_of_time
-        if timely and not model.linear and not result.sample_solution.converged.all():
+        line = result.sample_solution.message
+        if not model.linear and not result.sample_solution.converged.all():
             line += (
                 ": raise the limits on steps and iterations, or loosen the tolerance"
             )
         messages.append(f"samples: {line}")
-    if result.out_of_time:
-        messages.append(
-            f"the time ran out (samples: {len(result.samples)} of "
-            f"{config.inference.samples}): raise budget.minutes, or take a coarser "
-            "grid or fewer samples"
-        )
     if not result.share_settled:
         messages.append(
             f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
@@ -206,7 +199,6 @@ def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:
         "entries_of_W": model.weights.nonzeros,
         "ray_tree": model.weights.excess > 1,
         "newton_steps": result.newton_steps,
-        "out_of_time": result.out_of_time,
     }
     if isinstance(model.whitening, TorusWhitening):
         report = model.whitening.report

@@ -17,6 +17,7 @@ from dustmap.functionals import (
     MonteCarlo,
     Rule,
 )
+from dustmap.inference.full_batch.gauss_newton import Task
 from dustmap.inference.svi import HipSettings, SvgpResult, fit_svi
 from dustmap.inference.svi.bound import Observations
 from dustmap.keyed_noise import Purpose, stream
@@ -28,27 +29,28 @@ from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import ToeplitzWhitening
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig
-from pipelines.model.plan import Plan
+from pipelines.model.plan import MOST_EMBEDDED, Plan
 from pipelines.model.problem import Device, Inference, Problem
 
+_BOUND = Task(name="svi bound")
 # Above this ratio of lengthscale and spacing the covariance of the field on the grid,
 # which is solved with, is nearly singular.
 _SOLVABLE = 5.0
-# Cost of a row per grid point, measured at M = 4,000 [s].
-_ROW_SECONDS = 4e-6
+# Work of a row per grid point, measured at M = 4,000.
+_ROW_WORK = 4e-6
 
 
 def spacing_limits(
-    extent: np.ndarray, stars: int, seconds: float, config: FitConfig
+    extent: np.ndarray, stars: int, work: float, config: FitConfig
 ) -> tuple[float, float]:
     """Return the most grid steps in a lengthscale, and the least spacing [pc].
 
-    With the latter all rows fit the budget: a row takes ``_ROW_SECONDS`` per grid
+    With the latter all rows fit the budget: a row takes ``_ROW_WORK`` per grid
     point, and 8 bytes per point and star.
     """
-    by_time = seconds / (max(stars, 1) * _ROW_SECONDS)
+    by_work = work / (max(stars, 1) * _ROW_WORK)
     by_memory = config.budget.bytes / 4 / (8 * max(stars, 1))
-    points = max(min(by_time, by_memory, config.svi.max_embedding / 8), 64.0)
+    points = max(min(by_work, by_memory, MOST_EMBEDDED / 8), 64.0)
     return _SOLVABLE, float(np.prod(extent) / points) ** (1 / 3)
 
 
@@ -117,12 +119,13 @@ def infer(problem: Problem) -> Inference:
                 block=svi.block,
                 batch_size=min(svi.batch_size, len(observed)),
                 epochs=svi.epochs,
-                natural_rate=svi.learning_rate,
                 **learning,
             ),
             generator=generator,
-            on_step=lambda step, _, bound: on_step("svi bound", step, bound),
-            on_progress=lambda part, done: on_step(f"svi {part}", done, float("nan")),
+            on_step=lambda step, _, bound: on_step(_BOUND, step, bound),
+            on_progress=lambda part, done: on_step(
+                Task(name=f"svi {part}"), done, float("nan")
+            ),
             checkpointer=problem.checkpointer,
         )
     except ValueError as error:

@@ -28,6 +28,8 @@ from pipelines.config.fitting import KernelName, Quadrature
 CENTRE_DISTANCE = 8178.0
 # Scale length of the dust disc where none is given (Li et al. 2018, ApJ 858, 75) [pc].
 SCALE_LENGTH = 3200.0
+# Most points of the published engine's circulant embedding.
+MOST_EMBEDDED = 20_000_000
 # Least lengthscale over spacing with which the grid resolves the field.
 RESOLVED = 1.5
 
@@ -41,7 +43,7 @@ class EmbeddingPlan:
 
     shape: tuple[int, ...] = ()
     nugget: float = 0.0
-    max_points: int = 2**24
+    max_points: int = MOST_EMBEDDED
     tolerance: float = 1e-6
     max_steps: int = 200
     quadrature: Quadrature = "monte-carlo"

@@ -12,7 +12,6 @@ from torch import Tensor
 from dustmap.checkpoint import Checkpointer
 from dustmap.distributed.group import Group
 from dustmap.inference.full_batch.gauss_newton import OnStep
-from dustmap.inference.full_batch.settings import SecondsLeft, unlimited
 from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.residual.vecchia import Vecchia
 from pipelines.base.errors import InputError
@@ -62,8 +61,8 @@ class Problem:
     ``checkpointer`` holds the state to resume. The stars' noise is independent, or has
     this ``correlation``; beside it they have ``shared_errors`` (see
     `dustmap.inference.full_batch.infer`). The search of the mode begins at ``start``
-    if that is of the same modes, with loose tolerances if ``rough``. Engines with these
-    abilities end within ``time_left`` and draw the shared errors.
+    if that is of the same modes, with loose tolerances if ``rough``. Engines with this
+    ability draw the shared errors.
     """
 
     plan: Plan
@@ -78,7 +77,6 @@ class Problem:
     shared_errors: Tensor | None = None
     start: Tensor | None = None
     rough: bool = False
-    time_left: SecondsLeft = unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The spacing of grids, from stars, lengthscale, memory and time."""
+"""The spacing of grids, from stars, lengthscale, memory and work."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _LEAST_POINTS = 20_000
 _SHARED_PER_STAR = 8
 _LEAST_SHARED = 500_000
 _MOST_SHARED = 800_000
-# Most stars whose work limits the grid: with more a fit may draw fewer samples, but
-# they never make cells coarser.
-_TIMED = 30_000
+# Most stars whose work limits the grid: more of them never make cells coarser.
+_COUNTED = 30_000
 # Mean separation of stars, in cells, up to which a finer grid extends: with stars 5.8
 # pc apart near the Sun, cells of 8 instead of 11.5 pc reduced errors there by 4%.
 _CELLS_PER_STAR = 1.25
@@ -54,12 +53,11 @@ def choose_grids(
 ) -> tuple[tuple[Grid, ...], str]:
     """Return configured grids, or the finest useful ones in the budget, and why.
 
-    Without ``budget.minutes`` their work at the reference speed is limited. If their
-    number is free, finer ones near the observer may double the spacing of the coarsest
-    if the geometric mean of the stars' cells becomes smaller. Several processes may
-    together have a finer grid than one.
+    If their number is free, finer ones near the observer may double the spacing of the
+    coarsest if the geometric mean of the stars' cells becomes smaller. Several
+    processes may together have a finer grid than one.
 
-    Raises `InputError` if no grid fits the budget.
+    Raises `InputError` if no grid fits the limits of memory and work.
     """
     separation = StarSeparation.of(distances)
 
@@ -81,8 +79,10 @@ def choose_grids(
             )
         return nested_grids(grid, separation, config, config.levels), "as configured"
     stars, memory = len(distances), config.budget.bytes
-    seconds = cost.solve_seconds(stars, config, machine)
-    minutes = cost.time_budget(stars, config) / 60
+    solves = cost.solve_work(stars)
+    allowed_work = (
+        f"the work of {cost.fit_work(stars) / 60:.3g} minutes on two reference cores"
+    )
     enough = max(_LEAST_POINTS, _POINTS_PER_STAR * stars)
     if config.shares_noise:
         enough = min(max(_LEAST_SHARED, _SHARED_PER_STAR * stars), _MOST_SHARED)
@@ -97,25 +97,21 @@ def choose_grids(
         work = cost.Work.of(grids, kernel, distances, config, machine)
         if work.anywhere > memory:
             return f"budget.memory_gib = {memory / 2**30:.3g}"
-        if replace(work, stars=min(stars, _TIMED)).seconds() <= seconds:
-            return ""
-        if config.budget.minutes is None:
-            return f"the work of {minutes:.3g} minutes on two reference cores"
-        return f"budget.minutes = {minutes:g}"
+        fits = replace(work, stars=min(stars, _COUNTED)).solves() <= solves
+        return "" if fits else allowed_work
 
     extent = np.subtract(box.upper, box.lower)
     levels = 1 if config.levels is None else config.levels
     times, least = ENGINES[config.inference.engine].spacing_limits(
-        extent, stars, seconds, config
+        extent, stars, solves, config
     )
     spacing = float(kernel.lengthscale.min()) / times
     why = f"the lengthscale over {times:g}"
     while over := excess(grids_of(spacing, levels)):
         if spacing > extent.max() / 4:
             raise InputError(
-                f"no grid fits the budget of {minutes:g} min and "
-                f"{memory / 2**30:.2g} GiB for {stars} stars: raise "
-                "budget.minutes or budget.memory_gib, or lower inference.samples"
+                f"no grid for {stars} stars is within {over}: raise "
+                "budget.memory_gib, lower inference.samples, or give box.spacing"
             )
         spacing, why = spacing * _STEP, f"the finest within {over}"
     # Of two digits: with the steps alone cells of one sky were 23, 24 or 25 pc by the

@@ -19,6 +19,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dustmap.functionals import GaussLegendre, LineIntegrals
+from dustmap.inference.full_batch.gauss_newton import OnStep, Task
 from dustmap.inference.scales.band_power import BandPower, fitted_kernel
 from dustmap.inference.scales.learning import learn_scales
 from dustmap.inference.scales.neighbour_likelihood import FEWEST, NeighbourLikelihood
@@ -29,7 +30,6 @@ from dustmap.residual.covariance import CPU, GRID_CUT
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
 from pipelines.model.plan import CENTRE_DISTANCE, SCALE_LENGTH, Plan
-from pipelines.model.problem import OnStep
 
 # Most stars from which scales are learnt.
 _STARS = 4_000
@@ -212,8 +212,8 @@ def learn_prior(
     found = learn_scales(
         likelihood,
         torch.as_tensor(some.extinction),
-        Coordinates(start=start, names=names, anisotropic=config.inference.anisotropic),
-        lambda stage, step, value: on_step(f"scales {stage}", step, value),
+        Coordinates(start=start, names=names),
+        lambda stage, step, value: on_step(Task(name=f"scales {stage}"), step, value),
     )
     scales = found.scales
     if lognormal:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import InputError
-from pipelines.base.progress import in_words
 from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 
@@ -44,8 +43,8 @@ def status_of(path: Path) -> dict[str, Any]:
     known = ("stage", "iteration", "seconds", "tolerance")
     numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
     step = {"stage": last.get("stage"), "iteration": last.get("iteration")}
-    keys = ("run", "state", "message", "stage", "iteration", "value", "left")
-    keys += ("seconds", "checkpoint", "peak_memory_bytes", "pid", "host")
+    keys = ("run", "state", "message", "stage", "iteration", "value", "seconds")
+    keys += ("checkpoint", "peak_memory_bytes", "pid", "host")
     return {**dict.fromkeys(keys), **step, "value": numbers or None, **found}
 
 
@@ -69,8 +68,6 @@ def describe(found: dict[str, Any]) -> str:
         numbers = (found["value"] or {}).items()
         value = "".join(f", {in_plain_words(k)} {v:.3g}" for k, v in numbers)
         lines.append(f"stage: {found['stage']}, iteration {found['iteration']}{value}")
-    if found["left"]:
-        lines.append(f"left of budget.minutes: {found['left']}")
     if found["seconds"]:
         spent = ", ".join(f"{k} {v:.1f} s" for k, v in found["seconds"].items())
         lines.append(f"time: {spent}")
@@ -100,13 +97,11 @@ def _of_unfinished(work: Workspace) -> dict[str, Any]:
         age = max(time.time() - saved["written"], 0.0)
         kept = {"stage": saved["stage"], "bytes": saved["bytes"]}
         saved = {**kept, "age_seconds": age}
-    left = facts.get("ends", 0.0) - time.time()
     return {
         "run": str(work.output),
         "state": state,
         "message": facts.get("message") if state in _ENDED else None,
         "last": facts.get("last", {}),
-        "left": in_words(left) if left > 0 and is_alive else None,
         "checkpoint": saved,
         **{name: facts.get(name) for name in ("seconds", "pid", "host")},
     }

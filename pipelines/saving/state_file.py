@@ -28,7 +28,7 @@ from pipelines.storage.digests import (
 )
 
 _RECORD = "dustmap.state"
-_FORMAT = 6
+_FORMAT = 7
 # Key in JSON of a tensor.
 _TENSOR = "$tensor"
 # Key of bytes as a tensor.
@@ -101,5 +101,8 @@ def read_state(path: Path, *, version: int = _FORMAT) -> dict[str, Any]:
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise InputError(f"{path} is not a state of this program: {error}") from error
     if found != version:
-        raise InputError(f"{path} has format {found}; this version reads {version}")
+        raise InputError(
+            f"{path} has format {found}; this version reads {version}: use the version "
+            "that wrote it, or start again"
+        )
     return content

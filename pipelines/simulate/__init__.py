@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from dustmap import __version__
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
 from pipelines.catalog.schema import Stars, write_stars
-from pipelines.config import SimulateConfig
+from pipelines.config import SimulateConfig, load_config
+from pipelines.config.simulation import Galaxy
 from pipelines.cubes.cube import Cube
 from pipelines.formats.zarr import write_zarr
 from pipelines.simulate.dust import make_dust
@@ -67,25 +69,28 @@ class Simulation:
         )
 
 
-def simulate(config: SimulateConfig) -> Simulation:
+def simulate(config: SimulateConfig, **further: Any) -> Simulation:
     """Make a galaxy and its catalogue, reproducible from the seed.
 
     The dust, the stars and their measurement have separate random streams, so a larger
-    catalogue is drawn in the same galaxy.
+    catalogue is drawn in the same galaxy. ``further`` are values of
+    `pipelines.config.simulation.Galaxy`.
 
-    Raises `InputError` if hardly any star is visible.
+    Raises `InputError` if hardly any star is visible, or one of ``further`` is unknown
+    or out of its range.
     """
+    galaxy = load_config(Galaxy, settings=further)
     dust, sample, noise = np.random.default_rng(config.seed).spawn(3)
     doing("the dust")
-    cube = make_dust(config, dust)
+    cube = make_dust(config, galaxy, dust)
     doing("the stars")
-    drawn, losses = draw_sample(config, cube, sample)
-    columns = measure(config, cube, drawn, noise)
+    drawn, losses = draw_sample(config, galaxy, cube, sample)
+    columns = measure(config, galaxy, cube, drawn, noise)
     extra = {name: columns.pop(name) for name in (*_UNITS, "outlier")}
     meta = {
         "program": "dustmap simulate",
         "version": __version__,
-        "configuration": config.model_dump(mode="json"),
+        "configuration": {**config.model_dump(mode="json"), **galaxy.model_dump()},
         "extinction_band": "A_V",
     }
     return Simulation(

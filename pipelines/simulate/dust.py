@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from pipelines.config import SimulateConfig
-from pipelines.config.simulation import DustConfig, TruthConfig
+from pipelines.config.simulation import DustConfig, Galaxy, TruthConfig
 from pipelines.cubes.cube import Cube
 from pipelines.simulate.turbulence import Axes, Rng, draw_turbulence
 
@@ -60,7 +60,7 @@ class Cavity:
         density[window] *= hollow * (1 + shell)
 
 
-def make_dust(config: SimulateConfig, rng: Rng) -> Cube:
+def make_dust(config: SimulateConfig, galaxy: Galaxy, rng: Rng) -> Cube:
     """Draw a density [mag/pc]: ``(disc × turbulence + clouds) × cavities``.
 
     The log-normal turbulence has mean one, so the disc is the mean density of the
@@ -69,14 +69,14 @@ def make_dust(config: SimulateConfig, rng: Rng) -> Cube:
     """
     dust = config.dust
     grids = _grids(config.truth)
-    discs = [exponential_disc(axes, dust) for axes in grids]
+    discs = [exponential_disc(axes, dust, galaxy) for axes in grids]
     densities = [disc.copy() for disc in discs]
     if dust.turbulence:
         fields, variances = draw_turbulence(
             grids,
             correlation_length=dust.correlation_length,
-            slope=dust.slope,
-            stirring=dust.stirring,
+            slope=galaxy.slope,
+            stirring=galaxy.stirring,
             rng=rng,
         )
         for density, field, variance in zip(densities, fields, variances, strict=True):
@@ -100,15 +100,15 @@ def make_dust(config: SimulateConfig, rng: Rng) -> Cube:
     return replace(first, finer=tuple(finer), meta=meta)
 
 
-def exponential_disc(axes: Axes, dust: DustConfig) -> np.ndarray:
+def exponential_disc(axes: Axes, dust: DustConfig, galaxy: Galaxy) -> np.ndarray:
     """Return ``ρ₀ exp(−(R − R₀)/h_R − |z + z_sun|/h_z)`` [mag/pc], ``(z, y, x)``.
 
     ρ₀ is the density in the plane at the Sun's distance R₀ from the centre.
     """
     x, y, z = axes
     radius = np.hypot(CENTRE_DISTANCE - x[None, :], y[:, None])
-    radial = np.exp(-(radius - CENTRE_DISTANCE) / dust.scale_length)
-    vertical = np.exp(-np.abs(z + dust.sun_height) / dust.scale_height)
+    radial = np.exp(-(radius - CENTRE_DISTANCE) / galaxy.dust_scale_length)
+    vertical = np.exp(-np.abs(z + dust.sun_height) / galaxy.dust_scale_height)
     return dust.density * vertical[:, None, None] * radial
 
 

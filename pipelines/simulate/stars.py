@@ -10,6 +10,7 @@ from scipy.stats import laplace
 from pipelines.base.errors import InputError
 from pipelines.base.progress import Progress
 from pipelines.config import SimulateConfig
+from pipelines.config.simulation import Galaxy
 from pipelines.cubes.cube import Cube, truth_extinction
 from pipelines.simulate.dust import CENTRE_DISTANCE
 from pipelines.simulate.turbulence import Rng
@@ -45,7 +46,9 @@ class Losses:
         )
 
 
-def draw_sample(config: SimulateConfig, cube: Cube, rng: Rng) -> tuple[Sample, Losses]:
+def draw_sample(
+    config: SimulateConfig, galaxy: Galaxy, cube: Cube, rng: Rng
+) -> tuple[Sample, Losses]:
     """Draw stars from their disc until enough are visible through the dust.
 
     A star is lost if it is too faint at its distance or behind dust, or if its observed
@@ -58,7 +61,7 @@ def draw_sample(config: SimulateConfig, cube: Cube, rng: Rng) -> tuple[Sample, L
     found = barren = 0
     with Progress(description="stars", total=config.stars, unit="seen") as progress:
         while found < config.stars:
-            batch, lost = _draw_batch(config, cube, rng)
+            batch, lost = _draw_batch(config, galaxy, cube, rng)
             batches.append(batch)
             counts += lost
             seen = len(batch["distance"])
@@ -68,8 +71,8 @@ def draw_sample(config: SimulateConfig, cube: Cube, rng: Rng) -> tuple[Sample, L
             if barren == _BARREN:
                 raise InputError(
                     f"only {found} of {config.stars} stars are seen among "
-                    f"{counts[0]} drawn: raise tracers.magnitude_limit, or lower "
-                    "errors.parallax or dust.density"
+                    f"{counts[0]} drawn: lower errors.parallax or dust.density, or "
+                    "raise magnitude_limit in Python"
                 )
     columns = {n: np.concatenate([batch[n] for batch in batches]) for n in batches[0]}
     sample = {name: values[: config.stars] for name, values in columns.items()}
@@ -77,7 +80,7 @@ def draw_sample(config: SimulateConfig, cube: Cube, rng: Rng) -> tuple[Sample, L
 
 
 def measure(
-    config: SimulateConfig, cube: Cube, sample: Sample, rng: Rng
+    config: SimulateConfig, galaxy: Galaxy, cube: Cube, sample: Sample, rng: Rng
 ) -> dict[str, np.ndarray]:
     """Observe ``sample``, and return columns of the catalogue by name.
 
@@ -89,8 +92,8 @@ def measure(
     errors, magnitude = config.errors, sample["magnitude"]
     count = len(magnitude)
     fainter = magnitude - np.median(magnitude)
-    sigma = errors.extinction * 10 ** (errors.growth * fainter)
-    sigma = sigma * np.exp(errors.scatter * rng.standard_normal(count))
+    sigma = errors.extinction * 10 ** (galaxy.growth * fainter)
+    sigma = sigma * np.exp(galaxy.scatter * rng.standard_normal(count))
     outlier = rng.random(count) < errors.outliers
     noise = sigma * rng.standard_normal(count)
     noise = noise * np.where(outlier, 20.0, 1.0)
@@ -114,14 +117,13 @@ def measure(
 
 
 def _draw_batch(
-    config: SimulateConfig, cube: Cube, rng: Rng
+    config: SimulateConfig, galaxy: Galaxy, cube: Cube, rng: Rng
 ) -> tuple[Sample, list[int]]:
     """Draw a batch; return visible stars, and counts of drawn and lost ones.
 
     The counts are: drawn, too faint, of poor parallax, and dimmed.
     """
-    tracers, errors = config.tracers, config.errors
-    position = _draw_positions(config, rng)
+    errors, position = config.errors, _draw_positions(config, galaxy, rng)
     distance = np.linalg.norm(position, axis=1)
     drawn = len(distance)
     # Absolute magnitudes M from -1 to 7, with dN/dM ∝ 10^(0.2 M).
@@ -141,15 +143,15 @@ def _draw_batch(
         counts.append(int((~seen).sum()))
         return {name: values[seen] for name, values in stars.items()}
 
-    stars = keep(stars, stars["magnitude"] < tracers.magnitude_limit)
+    stars = keep(stars, stars["magnitude"] < galaxy.magnitude_limit)
     parallax = stars["parallax"]
-    least = errors.parallax_over_error * errors.parallax
+    least = galaxy.parallax_over_error * errors.parallax
     stars = keep(stars, (parallax > 0) & (parallax >= least))
     directions = _directions(stars["position"])
     extinction = truth_extinction(cube, *directions, stars["distance"])
     stars["extinction"] = extinction
-    stars["magnitude"] = stars["magnitude"] + tracers.dimming * extinction
-    return keep(stars, stars["magnitude"] < tracers.magnitude_limit), counts
+    stars["magnitude"] = stars["magnitude"] + galaxy.dimming * extinction
+    return keep(stars, stars["magnitude"] < galaxy.magnitude_limit), counts
 
 
 def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,27 +160,27 @@ def _directions(position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(z, np.hypot(x, y)))
 
 
-def _draw_positions(config: SimulateConfig, rng: Rng) -> np.ndarray:
+def _draw_positions(config: SimulateConfig, galaxy: Galaxy, rng: Rng) -> np.ndarray:
     """Draw from the stars' exponential disc in the box, shape ``(n, 3)`` [pc].
 
     With completeness to a distance d only, a share min(1, (d/r)³) of the disc's stars
     is observed: proposals are then isotropic, with distances from r² min(1, (d/r)³).
     """
-    truth, tracers, dust = config.truth, config.tracers, config.dust
+    truth, dust = config.truth, config.dust
     halves = np.array([truth.half_x, truth.half_y, truth.half_z])
-    complete = tracers.complete_within
+    complete = galaxy.complete_within
 
     def radial_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the disc's density relative to the box's innermost point."""
         innermost = max(CENTRE_DISTANCE - truth.half_x, 0.0)
         radius = np.hypot(CENTRE_DISTANCE - x, y)
-        return np.exp(-(radius - innermost) / tracers.scale_length)
+        return np.exp(-(radius - innermost) / galaxy.star_scale_length)
 
     if complete is None:
         x = rng.uniform(-truth.half_x, truth.half_x, _BATCH)
         y = rng.uniform(-truth.half_y, truth.half_y, _BATCH)
         accepted = rng.random(_BATCH) < radial_share(x, y)
-        vertical = laplace(loc=-dust.sun_height, scale=tracers.scale_height)
+        vertical = laplace(loc=-dust.sun_height, scale=galaxy.star_scale_height)
         low, high = vertical.cdf([-truth.half_z, truth.half_z])
         z = vertical.ppf(low + (high - low) * rng.random(_BATCH))
         return np.stack((x, y, z), axis=1)[accepted]
@@ -192,5 +194,5 @@ def _draw_positions(config: SimulateConfig, rng: Rng) -> np.ndarray:
     position = distance[:, None] * heading
     position = position[(np.abs(position) <= halves).all(axis=1)]
     x, y, z = position.T
-    disc = np.exp(-np.abs(z + dust.sun_height) / tracers.scale_height)
+    disc = np.exp(-np.abs(z + dust.sun_height) / galaxy.star_scale_height)
     return position[rng.random(len(position)) < disc * radial_share(x, y)]

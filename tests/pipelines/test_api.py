@@ -240,8 +240,9 @@ def test_quantities_are_converted_and_others_refused(arrays, tmp_path):
 
 def test_simulate_and_ingest_by_their_names(tmp_path):
     dust, truth = {"clouds": 7, "cavities": 0}, {"spacing": 40}
-    made = dustmap.simulate(stars=300, seed=1, dust=dust, truth=truth)
+    made = dustmap.simulate(stars=300, seed=1, dust=dust, truth=truth, growth=0.2)
     assert len(made.stars) == 300 and len(made.truth.meta["clouds"]) == 7
+    assert made.stars.meta["configuration"]["growth"] == 0.2
     mock = tmp_path / "mock.parquet"
     made.write(mock)
     for wrong in ({"star": 3}, {"dust": {"cloud": 3}}):

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
 from pipelines.config import FitConfig, SimulateConfig, describe, load_config, to_toml
+from pipelines.config.gone import GONE
 
 MODELS = [FitConfig, SimulateConfig]
+SPACING = ["box.spacing=50"]
 
 
 def refusal(overrides, model: type[FitConfig | SimulateConfig] = FitConfig, path=None):
@@ -68,7 +70,7 @@ def test_the_file_is_read_and_overrides_win_in_order(tmp_path):
         ("prior.kernel=matern53", ["'matern32'", "'matern53'"]),
         ("prior.std=wide", ["prior.std", "number", "'wide'"]),
         ("model.subgrid_noise=1", ["model.subgrid_noise", "boolean", "got 1"]),
-        ("model.ray_step=1.5", ["model.ray_step", "less than or equal to 1", "1.5"]),
+        ("box.levels=13", ["box.levels", "less than or equal to 12", "13"]),
         ("model.degrees=1", ["model.degrees", "greater than 1", "got 1"]),
         ("inference.seed=1.5", ["inference.seed", "integer", "1.5"]),
         ("inference.samples=true", ["inference.samples", "integer", "True"]),
@@ -89,9 +91,9 @@ def test_a_wrong_override_is_refused_in_one_line(override, words):
 
 
 def test_settings_are_python_values_by_their_keys():
-    settings = {"budget.minutes": 2, "box": {"spacing": 50, "x": (-1, 1)}}
+    settings = {"budget.memory_gib": 2, "box": {"spacing": 50, "x": (-1, 1)}}
     config = load_config(FitConfig, None, ["box.spacing=9", "box.y=[-2,2]"], settings)
-    assert config.budget.minutes == 2.0
+    assert config.budget.memory_gib == 2.0
     assert (config.box.spacing, config.box.x, config.box.y) == (
         (50,) * 3,
         (-1, 1),
@@ -104,6 +106,25 @@ def test_settings_are_python_values_by_their_keys():
     ):
         with pytest.raises(InputError, match=said):
             load_config(FitConfig, settings=wrong)
+
+
+@pytest.mark.parametrize("key", GONE)
+def test_a_key_that_is_gone_says_what_to_do_and_none_has_its_place(key):
+    of_fit = key.partition(".")[0] in FitConfig.model_fields
+    model, known = (FitConfig, "box.spacing") if of_fit else (SimulateConfig, "stars")
+    for override in (f"{key}=3", f"{key}.limit=3"):
+        message = refusal([override, f"{known}=50"], model)
+        assert message == f"--set {override}: {key} is gone: {GONE[key]}"
+
+
+def test_a_key_that_is_gone_is_ignored_in_the_record_of_a_run(tmp_path, capsys):
+    path, key = tmp_path / "config.toml", "budget.minutes"
+    path.write_text("[budget]\nminutes = 3\n[box]\nspacing = 50\n")
+    assert refusal([], path=path) == f"{path}: {key} is gone: {GONE[key]}"
+    (tmp_path / "run.json").write_text("{}")
+    assert load_config(FitConfig, path) == load_config(FitConfig, None, SPACING)
+    assert f"{path}: ignored" in capsys.readouterr().err
+    assert refusal([f"{key}=2"], path=path).startswith(f"--set {key}=2: {key} is gone")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from dustmap.distributed.group import Group
+from dustmap.inference.full_batch.gauss_newton import Task
 from pipelines.base.errors import InputError, Stopped
 from pipelines.config import FitConfig
 from pipelines.fit.context import Context
 from pipelines.saving.state_file import write_state
 from pipelines.saving.stopping import StopFlag
 from pipelines.saving.workspace import Workspace, claimed, unfinished
+
+SAMPLES = Task(name="samples", first=1, last=16, total=32)
 
 
 class Turned:
@@ -93,26 +96,30 @@ def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written,
 
 
 @pytest.mark.parametrize(
-    ("stage", "kind", "tolerance"),
+    ("task", "stage", "kind", "tolerance"),
     [
-        ("mean", "residual", 1e-4),
-        ("samples 1-16", "residual", 1e-2),
-        ("scales mean", "residual", None),
-        ("misfit", "misfit", None),
-        ("svi bound", "bound", None),
+        (Task(name="mean"), "mean", "residual", 1e-4),
+        (SAMPLES, "samples 1-16", "residual", 1e-2),
+        (Task(name="scales mean"), "scales mean", "residual", None),
+        (Task(name="misfit"), "misfit", "misfit", None),
+        (Task(name="svi bound"), "svi bound", "bound", None),
     ],
 )
 def test_a_step_is_recorded_by_its_kind_with_its_tolerance(
-    tmp_path, stage, kind, tolerance
+    tmp_path, task, stage, kind, tolerance
 ):
-    own = context(tmp_path, Turned())
+    own, shown = context(tmp_path, Turned()), []
+    own.follow = lambda **given: shown.append(given)
     own.metrics.append({"seconds": 40.0})
     on_step = own.recorder({"samples": 1e-2, "mean": 1e-4, "misfit": 1.0})
-    on_step(stage, 3, 0.5)
+    on_step(task, 3, 0.5)
     # What has no value leaves no record.
-    on_step(stage, 4, float("nan"))
+    on_step(task, 4, float("nan"))
     _, record = own.metrics
     assert record["iteration"] == 3 and record[kind] == 0.5
+    assert record["stage"] == stage
+    seen = [{"task": task, "iteration": 3}]
+    assert shown == ([] if kind == "misfit" else seen)
     assert record.get("tolerance") == tolerance
     # Time goes on from the records before.
     assert 40.0 <= record["seconds"] < 100.0

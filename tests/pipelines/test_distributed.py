@@ -101,8 +101,7 @@ def _catalogue(folder: Path, count: int = 100) -> Path:
 def _linear(engine: str) -> FitConfig:
     """A fit whose solves alone decide where it ends."""
     plain = one_cloud.settings(samples=2, engine=engine, dtype="float64")
-    plain["inference"] |= {"tolerance": 1e-11, "sample_tolerance": 1e-11}
-    plain["inference"]["max_iterations"] = 2000
+    plain["inference"] |= {"tolerance": 1e-11, "max_iterations": 2000}
     plain["box"]["spacing"] = 140.0
     plain["svi"] = {"epochs": 2, "pcg_tolerance": 1e-11}
     return FitConfig.model_validate(plain)

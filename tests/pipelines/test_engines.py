@@ -61,7 +61,7 @@ def run(config, observed, plan=None):
         stars=observed,
         config=config,
         device=on_cpu(),
-        on_step=lambda *step: seen.append(step),
+        on_step=lambda task, *step: seen.append((task.name, *step)),
     )
     return run_engine(problem), seen
 
@@ -140,9 +140,9 @@ def test_common_noise_and_distance_errors_add_to_the_noise_of_a_star():
 
 
 def test_an_embedding_beyond_its_limit_is_refused():
-    config = settings("svi", svi={"max_embedding": 10})
-    observed = data(20)
+    config, observed = settings("svi"), data(20)
     plan = plan_for(config, observed)
+    plan = replace(plan, embedding=replace(plan.embedding, max_points=10))
     with pytest.raises(InputError, match="engine svi: "):
         run(config, observed, plan)
 

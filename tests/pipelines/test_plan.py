@@ -2,16 +2,15 @@
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import one_cloud
 import pytest
 import torch
 from pydantic import ValidationError
 
-from dustmap.distributed.group import Group
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS
 from dustmap.models.means import ExponentialDisc
@@ -20,12 +19,9 @@ from dustmap.tori import Tori
 from dustmap.whitening import nested_tori
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
-from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig
-from pipelines.fit.opening import opened
-from pipelines.fit.prior import plan as make_first_plan
 from pipelines.model import cost
-from pipelines.model.cost import Machine, Work, time_budget
+from pipelines.model.cost import REFERENCE, Work
 from pipelines.model.hipgp import spacing_limits
 from pipelines.model.plan import RESOLVED, EmbeddingPlan, Plan
 from pipelines.planning.grids import (
@@ -38,8 +34,6 @@ from pipelines.planning.grids import (
 from pipelines.planning.planner import make_plan, resolved_std
 from pipelines.planning.selection import choose_box
 
-# A machine of round numbers, so that no clock is under test.
-MACHINE = Machine(slower=4.0)
 KERNEL = KERNELS["matern12"](lengthscale=[80.0] * 3)
 
 
@@ -165,43 +159,53 @@ def test_a_given_shape_spans_the_given_box_exactly():
     assert grid.upper == (9.0, 4.0, 3.0)
 
 
-def spacing_for(minutes=10.0, gib=8.0, samples=32, lengthscale=100.0, stars=3000):
+@contextmanager
+def limited(work):
+    """Fits of at most so much work, whatever their stars."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "fit_work", lambda _: work)
+        yield
+
+
+def spacing_for(work=150.0, gib=8.0, samples=32, lengthscale=100.0, stars=3000):
     settings = config(
-        budget={"minutes": minutes, "memory_gib": gib},
+        budget={"memory_gib": gib},
         inference={"samples": samples},
         prior={"kernel": "matern32"},
     )
     box, distances = around(1000.0, 1000.0, 300.0), np.full(stars, 700.0)
     scales = [lengthscale] * 3
     kernel = KERNELS["matern32"](lengthscale=scales)
-    grids, _ = choose_grids(box, kernel, distances, settings, MACHINE)
+    with limited(work):
+        grids, _ = choose_grids(box, kernel, distances, settings, REFERENCE)
     return grids[0].spacing[0]
 
 
-def test_less_time_or_memory_or_more_samples_make_a_coarser_grid():
+def test_less_work_or_memory_or_more_samples_make_a_coarser_grid():
     ample = spacing_for()
-    assert spacing_for(minutes=0.1) > ample
+    assert spacing_for(work=1.0) > ample
     # The programs alone take 1.02 GiB.
     assert spacing_for(gib=1.1) > ample
-    assert spacing_for(minutes=0.1, samples=64) > spacing_for(minutes=0.1)
-    assert spacing_for(minutes=0.5, stars=20_000) > spacing_for(minutes=0.5)
+    assert spacing_for(work=1.0, samples=64) > spacing_for(work=1.0)
+    assert spacing_for(work=5.0, stars=20_000) > spacing_for(work=5.0)
 
 
 def test_no_grid_is_finer_than_the_lengthscale_calls_for():
-    ample = {"minutes": 1e6, "gib": 1e6}
+    ample = {"work": 1e8, "gib": 1e6}
     assert spacing_for(**ample, lengthscale=210.0) == pytest.approx(42.0)
     many = spacing_for(**ample, lengthscale=210.0, stars=30_000)
     assert many == pytest.approx(30.0)
 
 
 def test_the_chosen_grid_keeps_the_budget_it_was_given():
-    settings = config(budget={"minutes": 0.5, "memory_gib": 1.5})
+    settings = config(budget={"memory_gib": 1.5})
     box, distances = around(1000.0, 1000.0, 300.0), np.full(20_000, 700.0)
     kernel = KERNELS[settings.kernel](lengthscale=[80.0] * 3)
-    grids, _ = choose_grids(box, kernel, distances, settings, MACHINE)
-    work = Work.of(grids, kernel, distances, settings, MACHINE)
+    with limited(8.0):
+        grids, _ = choose_grids(box, kernel, distances, settings, REFERENCE)
+    work = Work.of(grids, kernel, distances, settings)
     assert work.together <= 1.5 * 2**30
-    assert work.seconds() <= 30.0
+    assert 4.0 <= work.solves() <= 8.0
 
 
 def dense_centre(count: int = 48_000) -> np.ndarray:
@@ -231,17 +235,18 @@ def test_finer_grids_follow_the_stars():
 def test_finer_grids_cost_the_coarsest_a_factor_of_two_at_most():
     box, distances = around(600.0, 600.0, 240.0), dense_centre()
 
-    def grids_of(minutes, **settings):
-        given = config(budget={"minutes": minutes, "memory_gib": 8.0}, **settings)
-        return choose_grids(box, KERNEL, distances, given, MACHINE)[0]
+    def grids_of(work, **settings):
+        with limited(work):
+            given = config(**settings)
+            return choose_grids(box, KERNEL, distances, given, REFERENCE)[0]
 
-    alone = grids_of(10.0, box={"levels": 1})
-    nested = grids_of(10.0)
+    alone = grids_of(150.0, box={"levels": 1})
+    nested = grids_of(150.0)
     assert len(alone) == 1 and len(nested) > 1
     assert 1 <= nested[0].spacing[0] / alone[0].spacing[0] <= 2.1
     assert nested[-1].spacing[0] < alone[0].spacing[0]
-    # A budget that finer grids would exceed is kept by one grid.
-    poor = [grids_of(minutes) for minutes in (1.0, 0.5, 0.4)]
+    # A limit that finer grids would exceed is kept by one grid.
+    poor = [grids_of(work) for work in (10.0, 5.0, 4.0)]
     assert min(len(grids) for grids in poor) == 1
 
 
@@ -250,11 +255,10 @@ def test_no_finer_grids_for_the_sake_of_a_few_stars():
     far = 600 * np.random.default_rng(3).random(200_000) ** (1 / 3)
     for dense, one in ((dense_centre(200_000), False), (dense_centre(4_000), True)):
         distances = np.concatenate([dense[: len(dense) // 2], far])
-        chosen = config(budget={"minutes": 30.0, "memory_gib": 8.0})
-        grids, _ = choose_grids(box, KERNEL, distances, chosen, MACHINE)
+        grids, _ = choose_grids(box, KERNEL, distances, config(), REFERENCE)
         assert (len(grids) == 1) == one
-        alone = config(budget={"minutes": 30.0, "memory_gib": 8.0}, box={"levels": 1})
-        best, _ = choose_grids(box, KERNEL, distances, alone, MACHINE)
+        alone = config(box={"levels": 1})
+        best, _ = choose_grids(box, KERNEL, distances, alone, REFERENCE)
         assert mean_log_cell(grids, distances) <= mean_log_cell(best, distances)
 
 
@@ -276,52 +280,26 @@ def test_levels_need_a_rough_positive_density(settings):
     assert config(**settings).levels == 1
 
 
-def test_more_stars_make_no_coarser_cells_and_more_time():
-    few, many = (spacing_for(minutes=0.5, stars=n) for n in (100_000, 2_000_000))
+def test_more_stars_make_no_coarser_cells_and_more_work():
+    few, many = (spacing_for(work=5.0, stars=n) for n in (100_000, 2_000_000))
     assert many <= few
-    assert time_budget(1_000_000, config()) > time_budget(0, config())
-    assert time_budget(1_000_000, config(budget={"minutes": 2.0})) == 120.0
+    assert cost.fit_work(1_000_000) > cost.fit_work(0)
 
 
-@pytest.mark.parametrize(("minutes", "same"), [(None, True), (0.5, False)])
-def test_only_a_limit_of_time_asks_for_the_speed_of_the_machine(
-    tmp_path, monkeypatch, minutes, same
-):
-    rng = np.random.default_rng(4)
-    towards = rng.normal(size=(20_000, 3)) * [1.0, 1.0, 0.3]
-    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
-    ends = towards * dense_centre(20_000)[:, None]
-    stars = one_cloud.at(ends, 1e-3 * np.linalg.norm(ends, axis=1), 0.02)
-    write_stars(tmp_path / "stars.parquet", stars, overwrite=False)
-    settings = config(budget={"minutes": minutes})
-    found, status = [], []
-    for factor in (0.1, 1.0, 10.0):
-        monkeypatch.setattr(cost, "measure", lambda *_, factor=factor: factor)
-        output, way = tmp_path / f"{factor}", dict.fromkeys(("overwrite", "resume"))
-        place = tmp_path / "stars.parquet", output, settings
-        with opened(*place, **way, group=Group()) as given:
-            (state,), stars, at = given
-            at.begin("plan")
-            found.append(make_first_plan(state, stars, at).plan)
-            status.append(at.work.facts.get("ends"))
-    assert (found[0] == found[1] == found[2]) == same
-    assert all((ends is None) == same for ends in status)
-    assert found[2].limit.startswith("the finest within ") or same
-
-
-@pytest.mark.parametrize("change", [{"minutes": 1e-9}, {"gib": 0.01}])
-def test_a_budget_no_grid_fits_is_refused_with_the_remedy(change):
-    with pytest.raises(
-        InputError, match=r"raise budget\.minutes or budget\.memory_gib"
-    ):
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [({"work": 1e-9}, "work"), ({"gib": 0.01}, "memory_gib = 0.01")],
+)
+def test_a_limit_that_no_grid_keeps_is_named_with_the_remedy(change, limit):
+    with pytest.raises(InputError, match=rf"{limit}.*: raise budget\.memory_gib"):
         spacing_for(**change)
 
 
 def test_the_published_engine_gets_a_coarser_grid_for_more_stars():
     extent = np.array([2000.0, 2000.0, 600.0])
 
-    def least(stars: int, seconds: float) -> float:
-        return spacing_limits(extent, stars, seconds, config())[1]
+    def least(stars: int, work: float) -> float:
+        return spacing_limits(extent, stars, work, config())[1]
 
     assert least(50_000, 600.0) > least(500, 600.0)
     assert least(5000, 6.0) > least(5000, 600.0)
@@ -337,7 +315,7 @@ def planned(lengthscale=(150.0,) * 3, std=0.8, resolved=False, **sections):
         common_noise=0.04,
     )
     box, distances = around(900.0, 800.0, 300.0), np.full(60, 500.0)
-    place, notes = (scales, box, distances, settings, MACHINE), ["as found"]
+    place, notes = (scales, box, distances, settings, REFERENCE), ["as found"]
     return make_plan(*place, notes=notes, resolved=resolved)
 
 
@@ -390,7 +368,7 @@ def test_a_plan_made_again_for_its_own_scales_is_the_same():
     box = Box(lower=made.grid.lower, upper=made.grid.upper)
     settings = config(box={"spacing": 100.0})
     again = make_plan(
-        made.scales, box, np.full(60, 500.0), settings, MACHINE, notes=made.notes
+        made.scales, box, np.full(60, 500.0), settings, REFERENCE, notes=made.notes
     )
     assert again.tori == made.tori
     assert again.lengthscale == made.lengthscale and again.notes == made.notes

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pipelines.base.progress import Progress, StageClock, in_words, say
+from pipelines.base.progress import Progress, StageClock, say
 
 
 class Terminal(io.StringIO):
@@ -81,12 +81,4 @@ def test_time_is_counted_by_stage(monkeypatch):
     stages.lap("inference")
     now += 1.0
     stages.lap("plan")
-    assert stages.seconds == {"plan": 3.0, "inference": 7.0} and stages.total == 10.0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.0, "0 s"), (41.0, "45 s"), (200.0, "3 min"), (9e3, "2.5 h")],
-)
-def test_times_are_told_as_roughly_as_they_are_known(seconds, said):
-    assert in_words(seconds) == said
+    assert stages.seconds == {"plan": 3.0, "inference": 7.0}

@@ -12,7 +12,7 @@ from pipelines.config import SimulateConfig, load_config
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
 from pipelines.simulate import simulate
-from pipelines.simulate.dust import Cavity, Cloud, draw_clouds, make_dust
+from pipelines.simulate.dust import Cavity, Cloud, draw_clouds
 from pipelines.simulate.turbulence import draw_turbulence
 
 SMALL = [
@@ -60,8 +60,8 @@ def draw_one_grid(shape, spacing, **settings):
 
 
 def test_without_structure_the_dust_is_an_exponential_disc():
-    config = configure("dust.sun_height=0", "dust.scale_height=80", base=PLAIN)
-    cube = make_dust(config, np.random.default_rng(0))
+    config = configure("dust.sun_height=0", base=PLAIN)
+    cube = simulate(config, dust_scale_height=80).truth
     density = cube.arrays["density"]
     k, j, i = 3, 11, 40
     radius = np.hypot(8200 - cube.x[i], cube.y[j])
@@ -164,10 +164,10 @@ def test_nested_turbulence_has_the_variance_and_correlation_of_its_spectrum(stir
 
 
 def test_stars_beyond_the_complete_distance_are_as_many_in_every_doubling():
-    settings = ("tracers.complete_within=30", "tracers.magnitude_limit=40")
-    flat = ("tracers.scale_height=1e5", "tracers.scale_length=1e6")
-    config = configure(*settings, *flat, "errors.parallax=1e-6", "stars=20000")
-    stars = simulate(config).stars
+    limits = {"complete_within": 30, "magnitude_limit": 40}
+    flat = {"star_scale_height": 1e5, "star_scale_length": 1e6}
+    config = configure("errors.parallax=1e-6", "stars=20000")
+    stars = simulate(config, **limits, **flat).stars
     counts, _ = np.histogram(stars.extra["distance_true"], [0, 30, 50, 100, 200])
     # Of r² min(1, (30 / r)³), which the box holds to 200 pc.
     expected = np.array([1 / 3, *np.log([50 / 30, 2, 2])])
@@ -287,9 +287,9 @@ def test_a_larger_catalogue_is_drawn_in_the_same_galaxy():
 
 
 def test_the_sample_is_limited_in_magnitude_and_loses_dimmed_stars():
-    overrides = ["tracers.magnitude_limit=9", "dust.density=3e-3", "stars=3000"]
-    dimmed = simulate(configure(*overrides))
-    clear = simulate(configure(*overrides, "tracers.dimming=0"))
+    config = configure("dust.density=3e-3", "stars=3000")
+    dimmed = simulate(config, magnitude_limit=9)
+    clear = simulate(config, magnitude_limit=9, dimming=0)
     assert dimmed.losses.dimmed > 0 == clear.losses.dimmed
     assert 8.9 < dimmed.stars.extra["magnitude"].max() < 9
     behind = []
@@ -301,8 +301,8 @@ def test_the_sample_is_limited_in_magnitude_and_loses_dimmed_stars():
 
 def test_stars_follow_their_disc_and_their_luminosities():
     # With nothing lost the sample is the stars as they are.
-    overrides = "tracers.magnitude_limit=99", "tracers.scale_height=90", "stars=20000"
-    mock = simulate(configure(*overrides))
+    galaxy = {"magnitude_limit": 99, "star_scale_height": 90}
+    mock = simulate(configure("stars=20000"), **galaxy)
     stars = mock.stars
     assert mock.losses.too_faint == mock.losses.dimmed == 0
     farther = stars.extra["distance_true"] / stars.distance
@@ -336,7 +336,21 @@ def test_poor_parallaxes_are_lost_and_counted():
 def test_a_galaxy_without_a_visible_star_is_refused(monkeypatch):
     monkeypatch.setattr("pipelines.simulate.stars._BARREN", 2)
     with pytest.raises(InputError, match="only 0 of 4000 stars"):
-        simulate(configure("tracers.magnitude_limit=-5"))
+        simulate(configure(), magnitude_limit=-5)
+
+
+def test_what_has_no_key_is_an_argument_and_recorded():
+    mock = simulate(configure("stars=50"), scatter=0.0, growth=0.0)
+    np.testing.assert_array_equal(mock.stars.extinction_error, 0.05)
+    recorded = mock.stars.meta["configuration"]
+    assert recorded["stars"] == 50
+    assert recorded["scatter"] == 0.0 and recorded["slope"] == 11 / 3
+    for wrong, said in (
+        ({"slopes": 5.0}, "slopes: unknown key .did you mean slope?"),
+        ({"slope": 2.0}, "slope: input should be greater than 3, got 2"),
+    ):
+        with pytest.raises(InputError, match=said):
+            simulate(configure("stars=50"), **wrong)
 
 
 # The files

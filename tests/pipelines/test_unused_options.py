@@ -10,7 +10,6 @@ from astropy.coordinates import SkyCoord
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
-from pipelines.config import FitConfig, load_config
 from pipelines.maps.opening import open_other
 
 PLACE = "--l 10 --b 2"
@@ -124,9 +123,3 @@ def test_arguments_without_effect_are_refused_in_python(positive_run, tmp_path):
         with pytest.raises(InputError, match="is for"):
             dust.plot("los", **given)
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_without_effect_are_refused():
-    settings = {"inference.engine": "svi", "budget.minutes": 3.0}
-    with pytest.raises(InputError, match=r"budget\.minutes"):
-        load_config(FitConfig, settings=settings)

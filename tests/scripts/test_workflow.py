@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SNAKEFILE = Path(__file__).resolve().parents[2] / "scripts/workflow/Snakefile"
-FIT = "--set box.spacing=400 --set budget.minutes=1000 --set inference.samples=2"
+FIT = "--set box.spacing=400 --set inference.samples=2"
 
 pytestmark = [
     pytest.mark.slow,

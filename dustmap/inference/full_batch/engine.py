@@ -24,15 +24,10 @@ from torch import Tensor
 
 from dustmap.checkpoint import Checkpointer, require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, quiet
+from dustmap.inference.full_batch.gauss_newton import OnStep, Precision, Task, quiet
 from dustmap.inference.full_batch.mode import find_mode, refined_mode
 from dustmap.inference.full_batch.randomized_map import drawn_errors, fit_rounds
-from dustmap.inference.full_batch.settings import (
-    FullBatch,
-    Pace,
-    SecondsLeft,
-    unlimited,
-)
+from dustmap.inference.full_batch.settings import FullBatch
 from dustmap.inference.full_batch.state import (
     FIRST,
     InferenceState,
@@ -60,9 +55,8 @@ class FullBatchResult:
     ``prediction`` is ``apply(m)`` at the observations; ``weights`` and ``degrees`` are
     the weights and ν of the Student-T distribution (``None`` if the noise is normal);
     ``common_noise`` is the learnt ``τ²`` and ``subgrid_share`` the model's α. If α was
-    learnt, ``share_settled`` says whether it converged inside the trial range. If
-    ``out_of_time``, the steps to the mode ended early, or samples are missing or not
-    refined. ``converged`` is true if mode and samples are, ``mode_converged`` if the
+    learnt, ``share_settled`` says whether it converged inside the trial range.
+    ``converged`` is true if mode and samples are, ``mode_converged`` if the
     mode is. ``determined`` estimates the diagonals of ``G = 1 − Λ⁻¹`` and ``G²`` of
     the latent numbers (Fourier modes of ε where the model has them), if there were
     probes: sums of many of them are accurate.
@@ -82,7 +76,6 @@ class FullBatchResult:
     common_noise: float = 0.0
     subgrid_share: float = 1.0
     share_settled: bool = True
-    out_of_time: bool = False
     determined: Float[Tensor, "2 l"] | None = None
 
 
@@ -96,7 +89,6 @@ def infer(
     start: Eps | None = None,
     on_step: OnStep = quiet,
     checkpointer: Checkpointer[Progress] | None = None,
-    time_left: SecondsLeft = unlimited,
     teams: Group | None = None,
     shared_errors: Float[Tensor, "n r"] | None = None,
     priors: Priors | None = None,
@@ -112,8 +104,8 @@ def infer(
     start
         Initial ε.
     on_step
-        Called with the stage, the iteration and the worst relative residual; after
-        every Gauss–Newton step with the stage ``misfit`` and ``mean (y − apply)²/Σ``.
+        Called with the `Task`, the iteration and the worst relative residual; after
+        every Gauss–Newton step with the task ``misfit`` and ``mean (y − apply)²/Σ``.
     checkpointer
         Saves the progress after every Gauss–Newton step to the mode, and every pair of
         batches of samples (of a linear model, every block). A restored inference gives
@@ -121,10 +113,6 @@ def infer(
         ``start``. Progress holds the finished samples, a few vectors like ε and Σ, and
         the generator's state. Restoring costs ``preconditioner_rank`` products with Λ
         to rebuild the preconditioner.
-    time_left
-        Returns the seconds left, the same on all ranks. If the next part would take too
-        long, at the pace of the last one, steps to the mode end, fewer samples are
-        drawn, or samples are not refined.
     teams
         The counterparts of this rank (`Group.split`), among which samples are divided;
         the rank's own team divides the rows of the model. Within stages of samples
@@ -171,7 +159,6 @@ def infer(
         generator,
         on_step=on_step,
         checkpointer=checkpointer,
-        time_left=time_left,
         teams=teams or Group(),
         shared_errors=shared_errors,
         priors=priors,
@@ -216,7 +203,6 @@ def infer(
         common_noise=fit.noise.common,
         subgrid_share=fit.model.subgrid_share,
         share_settled=fit.progress.share_settled,
-        out_of_time=fit.progress.out_of_time,
         determined=determined,
     )
 
@@ -226,7 +212,7 @@ def _linear_samples(
 ) -> Solution:
     """Return ``m + Λ⁻¹ (Φᵀ Σ⁻¹ e + ξ)`` in blocks, with drawn errors e and white ξ.
 
-    The fit is saved after every block; the first may be the last if time is short.
+    The fit is saved after every block.
 
     Raises `FloatingPointError` if a solve is not finite.
     """
@@ -237,22 +223,19 @@ def _linear_samples(
         errors, xi = drawn_errors(*given)
         return tangent.operator.rmatvec(noise.apply_precision(errors.to(fit.y))) + xi
 
-    blocks, pace = fit.blocks, Pace(fit.time_left)
+    blocks = fit.blocks
     while (first := sum(len(block.value) for block in blocks)) < settings.samples:
-        if first and not pace.allows():
-            fit.note(out_of_time=True)
-            break
         last = min(first + settings.block * fit.teams.size, settings.samples)
-        name = f"samples {first + 1}-{last}"
+        task = Task(name="samples", first=first + 1, last=last, total=settings.samples)
         share, counts = fit.teams.share(last - first)
         sides = [right_side(number) for number in range(first, last)[share]]
         block = settings.sample_solver.solve(
             precision.matvec,
             torch.cat(sides) if sides else mean.new_zeros(0, len(mean)),
             preconditioner=fit.preconditioner,
-            on_step=functools.partial(fit.on_step, name),
+            on_step=functools.partial(fit.on_step, task),
         )
-        require_finite(name, residual=block.residual)
+        require_finite(str(task), residual=block.residual)
         each = {item.name: getattr(block, item.name) for item in fields(block)}
         block = Solution(
             **{n: fit.teams.gather(x, counts, dim=0) for n, x in each.items()}
@@ -266,7 +249,7 @@ def _linear_samples(
 def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | None:
     """Estimate the diagonals of G = 1 − Λ⁻¹ and G² at the mode (Hutchinson)."""
     model, count = fit.model, fit.settings.probes
-    if not count or model.linear or fit.progress.out_of_time:
+    if not count or model.linear:
         return None
     tangent, noise = fit.tangent(mode.eps)
     precision = Precision(tangent.operator, noise)
@@ -280,7 +263,7 @@ def _determined(fit: InferenceState, mode: Iterate) -> Float[Tensor, "2 p"] | No
             probe,
             replace(fit.settings.solver, rtol=0.1, max_steps=40),
             preconditioner=fit.preconditioner,
-            on_step=functools.partial(fit.on_step, "spectrum"),
+            on_step=functools.partial(fit.on_step, Task(name="spectrum")),
         )
         require_finite("probes of the spectrum", residual=solved.residual)
         seen = probe - solved.value

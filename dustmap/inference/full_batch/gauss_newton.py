@@ -25,12 +25,32 @@ from dustmap.models.base import ForwardModel, Linearisation
 from dustmap.noise import NoiseModel
 from dustmap.shapes import EpsBatch, Vectors
 
-# Callback of stage, step and relative residual (or another measure of progress).
-OnStep = Callable[[str, int, float], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is solved for.
+
+    Samples are the ``first`` to the ``last`` of ``total``; other tasks have none.
+    """
+
+    name: str
+    first: int = 0
+    last: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.first}-{self.last}" if self.total else self.name
 
 
-def quiet(stage: str, step: int, value: float) -> None:
+# Callback of task, step and relative residual (or another measure of progress).
+OnStep = Callable[[Task, int, float], None]
+
+
+def quiet(task: Task, step: int, value: float) -> None:
     """Report nothing."""
+
+
+_DECREMENT = Task(name="decrement")
 
 
 class Precision(SymmetricOperator):
@@ -104,8 +124,8 @@ class GaussNewton:
         does not merit an accurate solve (Eisenstat & Walker 1996). If zero, the
         solver's tolerance applies, relative to the right side
         ``Φᵀ Σ⁻¹ (y − apply(ε) + Φ ε) + ξ / a²``.
-    on_step, stage
-        Called with the stage, iteration and worst relative residual of a solve.
+    on_step, task
+        Called with the task, iteration and worst relative residual of a solve.
     """
 
     model: ForwardModel
@@ -117,7 +137,7 @@ class GaussNewton:
     preconditioner: NystromPreconditioner | None = None
     forcing: float = 0.0
     on_step: OnStep = quiet
-    stage: str = "mean"
+    task: Task = Task(name="mean")
 
     def select(self, members: Tensor) -> GaussNewton:
         """Return the searches of some members of the batch, by numbers or a mask."""
@@ -178,7 +198,7 @@ class GaussNewton:
             gradient,
             solver,
             preconditioner=self.preconditioner,
-            on_step=functools.partial(self.on_step, self.stage),
+            on_step=functools.partial(self.on_step, self.task),
         )
         require_finite(where, residual=solution.residual)
         step = solution.value.view_as(eps)
@@ -231,7 +251,7 @@ class GaussNewton:
             replace(self.solver, rtol=0.01),
             preconditioner=self.preconditioner,
             # Without the residual, which is not part of the fit's record.
-            on_step=lambda step, _: self.on_step("decrement", step, math.nan),
+            on_step=lambda step, _: self.on_step(_DECREMENT, step, math.nan),
         )
         require_finite("Newton decrement", residual=solution.residual)
         return inner(gradient, solution.value.view_as(eps)) / 2

@@ -7,8 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dustmap.checkpoint import require_finite
-from dustmap.inference.full_batch.gauss_newton import Step
-from dustmap.inference.full_batch.settings import Pace
+from dustmap.inference.full_batch.gauss_newton import Step, Task
 from dustmap.inference.full_batch.state import FIRST, InferenceState, Iterate
 from dustmap.linalg.operator import inner
 from dustmap.models.base import Linearisation
@@ -31,10 +30,9 @@ def find_mode(
 ) -> Iterate:
     """Make Gauss–Newton steps to the mode, from ``start`` or an iterate of this search.
 
-    They end when the gradient or the gain is small, at their limit, or if another step
-    would leave too little time for the samples. Σ is updated between steps unless
-    ``fixed``. ``forcing`` is the tolerance of a solve relative to the gradient,
-    ``name`` the search's name. The fit is saved after every step.
+    They end when the gradient or the gain is small, or at their limit. Σ is updated
+    between steps unless ``fixed``. ``forcing`` is the tolerance of a solve relative to
+    the gradient, ``name`` the search's name. The fit is saved after every step.
 
     Raises `FloatingPointError` if a prediction, Σ, the objective or a solve is not
     finite.
@@ -46,9 +44,6 @@ def find_mode(
         at = Iterate(search=name, eps=start, total=total, earlier=earlier)
     if at.solution is not None:
         return at
-    samples_follow = name == FIRST and settings.samples > 0
-    # Half of the time is reserved for the samples.
-    pace = Pace(fit.time_left, reserve=0.5 if samples_follow else 0.0)
     tangent = fit.model.linearise(at.eps)
     _require_finite(f"{name}, step {at.steps}", tangent, at.total)
     while True:
@@ -72,7 +67,7 @@ def find_mode(
         at = replace(at, eps=step.eps, steps=steps)
         if fixed is None:
             total, misfit = fit.learn_at(at.eps, tangent)
-            fit.on_step("misfit", steps, misfit)
+            fit.on_step(Task(name="misfit"), steps, misfit)
             at = replace(at, total=total)
         _require_finite(f"{name}, step {steps}", tangent, at.total)
         solved = fit.inexact or bool(step.solution.converged.all())
@@ -81,9 +76,6 @@ def find_mode(
         little = fit.inexact and moved and float(step.gain) < fit.enough
         converged = reached or (little and steps > 2)
         ended = converged or not moved or not solved or steps >= settings.newton_steps
-        if not ended and not pace.allows():
-            ended = True
-            fit.note(out_of_time=True)
         if ended:
             at = replace(at, converged=converged, solution=step.solution)
         fit.save(mode=at)

@@ -32,9 +32,8 @@ from torch import Tensor
 
 from dustmap.checkpoint import require_finite
 from dustmap.distributed.group import Group
-from dustmap.inference.full_batch.gauss_newton import GaussNewton
+from dustmap.inference.full_batch.gauss_newton import GaussNewton, Task
 from dustmap.inference.full_batch.mode import DECREMENT_LIMIT
-from dustmap.inference.full_batch.settings import Pace
 from dustmap.inference.full_batch.state import InferenceState, Priors, Round, Samples
 from dustmap.keyed_noise import Purpose, stream
 from dustmap.models.base import ForwardModel
@@ -104,38 +103,24 @@ def _fit_all(
 ) -> None:
     """Fit the first ``count`` samples, from earlier fits or from the mode.
 
-    Each batch has all ``fits`` in turn. A pair of batches begins if it would end in
-    time at the pace of the previous pair, and is saved at its end. The first pair is
-    always fitted, and marked as unconverged if there is no time to refine it.
+    Each batch has all ``fits`` in turn. A pair of batches is saved at its end.
     """
     pairs = np.arange(0, count, 2)
     together = fit.settings.block * fit.teams.size
     parts = np.array_split(pairs, math.ceil(len(pairs) / together))
     samples = dict(enumerate(fit.samples))
-    of_pair, of_fit, late = Pace(fit.time_left), Pace(fit.time_left), False
     for pair, part in list(enumerate(parts))[at.pairs :]:
-        if pair and (late or not of_pair.allows()):
-            fit.note(out_of_time=True)
-            return
         # The second samples of pairs start from the first ones.
-        for side, (place, one) in itertools.product((0, 1), enumerate(fits)):
-            numbers, timely = (part + side).tolist(), of_fit.allows() and not late
-            if place and not pair and not timely:
-                late = True
-                fit.note(out_of_time=True)
-                for number in numbers:
-                    known = samples[number]
-                    failed = torch.zeros_like(known.converged)
-                    samples[number] = replace(known, converged=failed)
-                continue
-            forcing, tolerance, name = one
+        for side, (forcing, tolerance, name) in itertools.product((0, 1), fits):
+            numbers = (part + side).tolist()
             first = int(part[0]) + side * len(part) + 1
+            last = first + len(part) - 1
             newton = fit.newton(
                 at.total,
                 # What is left then is a tenth of the tolerance or little more.
                 solver=replace(fit.settings.sample_solver, gain=0.1 * fit.enough),
                 forcing=forcing,
-                stage=f"{name} {first}-{first + len(part) - 1}",
+                task=Task(name=name, first=first, last=last, total=count),
             )
             seed = fit.progress.seed
             newton = perturbed(newton, seed, numbers, fit.shared_errors, fit.priors)
@@ -218,7 +203,7 @@ def fit_samples(
     """
     tangent, teams = None, teams or Group()
     for number in range(steps):
-        where = f"{newton.stage}, step {number}"
+        where = f"{newton.task}, step {number}"
         members = torch.nonzero(~at.converged)[:, 0]
         share, counts = teams.share(len(members))
         own = at.select(members[share])

@@ -1,9 +1,7 @@
-"""Settings of the full-batch engine, and its time."""
+"""Settings of the full-batch engine."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dustmap.linalg.cg import ConjugateGradients
@@ -68,37 +66,3 @@ class FullBatch:
         if self.sample_rtol is None:
             return self.solver
         return replace(self.solver, rtol=self.sample_rtol)
-
-
-# Returns the seconds left to an inference, the same on all ranks; may be infinite.
-SecondsLeft = Callable[[], float]
-
-
-def unlimited() -> float:
-    """Return infinity, the time left without a limit."""
-    return math.inf
-
-
-class Pace:
-    """Clock of a stage whose parts take about equal times.
-
-    Parameters
-    ----------
-    left
-        Returns the seconds left.
-    reserve
-        Fraction of the time left at the start that is reserved for later stages.
-    """
-
-    def __init__(self, left: SecondsLeft, *, reserve: float = 0.0) -> None:
-        self._left = left
-        self._last = left()
-        self._reserve = 0.0 if math.isinf(self._last) else reserve * self._last
-
-    def allows(self) -> bool:
-        """Return whether a part as long as the one since the last call fits in."""
-        now = self._left()
-        if math.isinf(now):
-            return True
-        took, self._last = self._last - now, now
-        return now - took >= self._reserve

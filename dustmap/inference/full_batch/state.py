@@ -17,9 +17,10 @@ from dustmap.inference.full_batch.gauss_newton import (
     GaussNewton,
     OnStep,
     Precision,
+    Task,
     quiet,
 )
-from dustmap.inference.full_batch.settings import FullBatch, SecondsLeft, unlimited
+from dustmap.inference.full_batch.settings import FullBatch
 from dustmap.linalg.cg import Solution
 from dustmap.linalg.preconditioners import NystromPreconditioner
 from dustmap.models.base import ForwardModel, Linearisation
@@ -136,9 +137,8 @@ class Progress:
     ``mode`` is the current iterate of the mode; ``seed`` is the seed of the samples'
     white noise, negative before they begin. For a linear model ``samples`` holds
     finished blocks, for a non-linear one single samples, fitted in this ``round`` or
-    the one before. ``out_of_time`` is true if a stage ended early. ``iterations``
-    counts iterations of conjugate gradients with the current preconditioner, of which
-    only the ``origin`` is kept, not its vectors.
+    the one before. ``iterations`` counts iterations of conjugate gradients with the
+    current preconditioner, of which only the ``origin`` is kept, not its vectors.
     """
 
     count: int
@@ -150,7 +150,6 @@ class Progress:
     round: Round | None = None
     samples: tuple[Samples | Solution, ...] = ()
     share_settled: bool = True
-    out_of_time: bool = False
     iterations: int = 0
 
 
@@ -173,7 +172,6 @@ class InferenceState:
     _: KW_ONLY
     on_step: OnStep = quiet
     checkpointer: Checkpointer[Progress] | None = None
-    time_left: SecondsLeft = unlimited
     teams: Group = field(default_factory=Group)
     shared_errors: Float[Tensor, "n r"] | None = None
     priors: Priors | None = None
@@ -310,7 +308,7 @@ class InferenceState:
         # Free the memory of the old preconditioner first.
         self.preconditioner = None
         self.note(origin=None)
-        self.on_step("preconditioner", rank, math.nan)
+        self.on_step(Task(name="preconditioner"), rank, math.nan)
         self.preconditioner = NystromPreconditioner.build(
             precision.data_term,
             size,

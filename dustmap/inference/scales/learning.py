@@ -58,15 +58,15 @@ def learn_scales(
 
     Raises `FloatingPointError` if a covariance is not positive definite.
     """
-    labels = coordinates.labels
+    names = coordinates.names
     # A prior of the logarithms constrains coordinates that few stars do not; thousands
     # of stars outweigh it by far.
-    spreads = [4.0 if name == "common_noise" else 1.5 for name in labels]
+    spreads = [4.0 if name == "common_noise" else 1.5 for name in names]
     precision = torch.tensor(spreads, dtype=torch.float64) ** -2
     # For stars that scatter independently the lengthscale would go to zero; a search
     # that ends at this limit has not converged.
     shortest = -math.log(10)
-    lowest = [shortest if name == "lengthscale" else -math.inf for name in labels]
+    lowest = [shortest if name == "lengthscale" else -math.inf for name in names]
 
     def search(part: NeighbourLikelihood, place: Tensor, before: int) -> Minimum:
         own = extinction[: len(part.ends)]
@@ -93,19 +93,16 @@ def learn_scales(
     assert scores is not None
     octant = (likelihood.ends > 0).long() @ torch.tensor([4, 2, 1])
     own = octant[len(octant) - len(scores) :]
-    parts = scores.new_zeros(8, len(labels)).index_add(0, own, scores)
+    parts = scores.new_zeros(8, len(names)).index_add(0, own, scores)
     inverse = torch.linalg.inv(scores.T @ scores + precision.diag())
     covariance = inverse @ (parts.T @ parts + precision.diag()) @ inverse
-    errors: dict[str, float] = {}
     # Of 15 mocks of 1,000 stars, the RMS errors of the logarithms of lengthscales and
     # variances were 0.16 and 0.17.
     deviations = (covariance.diagonal() + 0.16**2).sqrt().tolist()
-    for label, error in zip(labels, deviations, strict=True):
-        errors[label] = max(error, errors.get(label, 0.0))
     at_edge = bool(found.at_bound.any())
     return LearntScales(
         scales=coordinates.at(found.place),
-        errors=errors,
+        errors=dict(zip(names, deviations, strict=True)),
         steps=before + found.steps,
         converged=found.converged and not at_edge,
         at_edge=at_edge,

@@ -62,9 +62,7 @@ class Coordinates:
     start
         Scales at which all coordinates are zero.
     names
-        Learnt parameters, from `LEARNABLE`.
-    anisotropic
-        Learn a lengthscale for each axis instead of a common factor.
+        Learnt parameters, from `LEARNABLE`; of the lengthscales a common factor.
 
     Raises
     ------
@@ -74,7 +72,6 @@ class Coordinates:
 
     start: PriorScales
     names: tuple[str, ...]
-    anisotropic: bool = False
 
     def __post_init__(self) -> None:
         values = self.start.values()
@@ -85,21 +82,11 @@ class Coordinates:
                     f"positive start, got {values.get(name)}"
                 )
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Name of the parameter of every coordinate."""
-        axes = len(self.start.lengthscale) if self.anisotropic else 1
-        counts = [axes if name == "lengthscale" else 1 for name in self.names]
-        return tuple(n for n, count in zip(self.names, counts) for _ in range(count))
-
     def at(self, place: Float[Tensor, " p"]) -> PriorScales:
         """Return the scales at some coordinates."""
-        labels = self.labels
         values = self.start.values()
-        for name in self.names:
-            own = torch.tensor([label == name for label in labels])
-            # One coordinate broadcasts over the axes.
-            values[name] = values[name] * place[own].exp().squeeze(0)
+        for name, step in zip(self.names, place, strict=True):
+            values[name] = values[name] * step.exp()
         mean = self.start.mean.with_parameters({n: values[n] for n in self.names})
         return replace(
             self.start,

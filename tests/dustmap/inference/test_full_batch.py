@@ -273,16 +273,21 @@ def test_settings_that_cannot_be_are_refused(wrong):
         FullBatch(**wrong)
 
 
-def test_progress_names_every_stage():
+def test_progress_names_every_task():
     model, _, y, noise = tiny()
-    stages = []
+    tasks = []
     infer(
         model,
         y,
         noise,
         settings=FullBatch(samples=3, block=2, preconditioner_rank=4),
         generator=rng(),
-        on_step=lambda stage, step, residual: stages.append(stage),
+        on_step=lambda task, step, residual: tasks.append(task),
     )
     expected = ["preconditioner", "mean", "misfit", "samples 1-2", "samples 3-3"]
-    assert list(dict.fromkeys(stages)) == expected
+    assert list(map(str, dict.fromkeys(tasks))) == expected
+    assert [(each.first, each.last, each.total) for each in dict.fromkeys(tasks)] == [
+        *[(0, 0, 0)] * 3,
+        (1, 2, 3),
+        (3, 3, 3),
+    ]

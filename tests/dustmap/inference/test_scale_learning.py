@@ -157,12 +157,6 @@ def test_coordinates_are_logarithms_of_the_parameters():
     assert there.mean.value == pytest.approx(2e-3)
     assert there.mean.scale_height == pytest.approx(240.0)
     assert there.common_noise == pytest.approx(2e-4)
-    axes = Coordinates(start=start, names=("lengthscale", "mean"), anisotropic=True)
-    assert axes.labels == ("lengthscale",) * 3 + ("mean",)
-    place = torch.tensor([0.0, 1.0, 2.0, 0.0], dtype=torch.float64)
-    expected = [100 * math.exp(x) for x in (0, 1, 2)]
-    assert axes.at(place).lengthscale.tolist() == pytest.approx(expected)
-    assert axes.at(place).std == start.std
 
 
 @pytest.mark.parametrize("name", ["slope", "common_noise"])
