@@ -210,16 +210,6 @@ class LineOfSight:
     truth: np.ndarray | None = None
     last_star: float | None = None
 
-    def scaled(self, factor: float) -> LineOfSight:
-        """Return this line with all extinctions multiplied by a factor."""
-        return replace(
-            self,
-            arrays={name: factor * curve for name, curve in self.arrays.items()},
-            star_extinction=factor * self.star_extinction,
-            star_error=factor * self.star_error,
-            truth=None if self.truth is None else factor * self.truth,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +34,10 @@ Crossed = tuple[np.ndarray, np.ndarray]
 """Distances [pc] ``(3, n)`` and flags ``(n,)`` of `PixelRays.crossings`."""
 Directions = Sequence[tuple[float, float]]
 Distances = Sequence[float] | None
-Sides = dict[str, Ends] | None
-"""Ends [pc] by axis."""
 PRIOR_SHARE = "prior_share"
 """The kind of the share of the mean that is the prior's, beyond the box."""
 ESTIMATES = {"kriged": "map and kriging together", "map": "map without kriging"}
 """Estimates of extinctions in words; densities and their integrals are the map's."""
-# Maps return NaN at smaller distances [pc].
-NOTHING = 1e-3
-EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
 
 
 class MissingError(InputError):

@@ -55,6 +55,10 @@ def form_of(path: Path) -> Form:
         head.startswith(b"SIMPLE  =") and not is_own(head)
     ):
         raise _foreign(path)
+    if head.startswith(b"PK"):
+        raise InputError(
+            f"{path} is a zip: a map store in it opens as zip://NAME.zarr::{path}"
+        )
     with open_checked(path) as hdus:
         table = any(hdu.header.get("PIXTYPE") == "HEALPIX" for hdu in hdus)
         return "sky" if table else "cube"

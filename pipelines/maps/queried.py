@@ -27,7 +27,6 @@ from pipelines.base.table import Facts
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
 from pipelines.maps.answers import (
-    NOTHING,
     Answers,
     Directions,
     Distances,
@@ -42,6 +41,8 @@ from pipelines.maps.stored import Once
 PACKAGE = "dustmaps:"
 # Spacing [pc] of differences of extinctions and integrals of densities.
 STEP = 20.0
+# Maps return NaN at smaller distances [pc].
+_NOTHING = 1e-3
 # Figures of maps that go on beyond this distance [pc] end there.
 _SHOWN = 3000.0
 _EVERYWHERE = Box(lower=(-math.inf,) * 3, upper=(math.inf,) * 3)
@@ -186,7 +187,7 @@ class QueriedMap(Answers):
         half = self.step / 2
         near, far = np.maximum(places.distance - half, 0.0), places.distance + half
         # The extinction at the observer is zero, where maps return NaN.
-        start = self._query(places.at(np.maximum(near, NOTHING)))
+        start = self._query(places.at(np.maximum(near, _NOTHING)))
         start = np.where(near > 0, start, 0.0)
         return (self._query(places.at(far)) - start) / (far - near)
 

@@ -61,6 +61,8 @@ def same(place, store) -> None:
 
 def test_a_zip_answers_as_its_folder(zipped, store):
     same(f"zip://{store.name}::{zipped}", store)
+    with pytest.raises(InputError, match="zip://"):
+        dustmap.open_map(zipped)
 
 
 def test_a_server_answers_as_its_folder(server, store, command):
