@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import torch
 from regress_peers import PEERS
 from report import Report, Row, data_folder, parser
-from road3d_data import ROWS, simulate_roads
+from road3d import ROWS, simulate_roads
 from scipy.stats import norm
 from verbs import dustmap, measured_run
 

@@ -22,13 +22,13 @@ def written(report, folder, *arguments):
         ["--output", str(folder), *arguments]
     )
     made = report.Report.of("one", "About\n  this.", options)
-    made.comparisons = [
-        report.Comparison(what="run", source="Fig. 1", paper="< 0.1", here=0.25),
-        report.Comparison(what="left out", source="Tab. 2", paper=7.5, here=None),
-        report.Comparison(what="unstated", source="Sec. 3", paper=None, here="a|b"),
-    ]
+    made.compare("run", "Fig. 1", "< 0.1", 0.25)
+    made.compare("left out", "Tab. 2", 7.5, None)
+    made.compare("unstated", "Sec. 3", None, "a|b")
     made.tables = {"More": [{"x": 1, "y": float("nan")}, {"z": True}]}
-    made.write(folder, report.plot({"a": ([1, 2], [1, 2])}, "x", "y"))
+    rows = [{"M": 1, "y": 1}, {"M": 2, "y": 2}]
+    made.figure = report.plot(rows, lambda row: "a", "y")
+    made.write(folder)
     return json.loads((folder / "one.json").read_text()), (
         folder / "one.md"
     ).read_text()
