@@ -66,7 +66,10 @@ class Rows:
     ) -> Rows:
         """Make rows of arrays or tensors."""
         values = torch.as_tensor(values)
-        noise, truth = (torch.as_tensor(x).expand_as(values) for x in (noise, truth))
+        noise, truth = (
+            torch.as_tensor(column, dtype=values.dtype).expand_as(values)
+            for column in (noise, truth)
+        )
         inputs = torch.as_tensor(inputs)
         return cls(inputs=inputs, values=values, noise=noise, truth=truth, rays=rays)
 

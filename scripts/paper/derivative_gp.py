@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 from data import grid_of
-from engines import EXACT, HIPGP, SVGP, embedded, optimum
+from engines import EXACT, HIPGP, SVGP, Fit, embedded, optimum
 from jaxtyping import Float
 from paper_report import Report, Row, averaged, cell, plot, root_mean_square, run_script
 from torch import Tensor
@@ -27,7 +27,6 @@ from torch import Tensor
 from dustmap.functionals import Derivatives, Functionals, PointValues, Stack
 from dustmap.gp.exact import ExactGP
 from dustmap.grid import Grid
-from dustmap.inference.svi.bound import LatentMoments
 from dustmap.kernels import SquaredExponential
 from dustmap.linalg.cg import ConjugateGradients
 from dustmap.whitening import CholeskyWhitening, Whitening
@@ -92,7 +91,7 @@ def run(given: SimpleNamespace) -> Iterator[Row]:
                     "M": points,
                     "method": method,
                     "rmse": root_mean_square(found.mean - data.function(data.test)),
-                    "uncertainty": float(found.variance.clamp(min=0).sqrt().mean()),
+                    "uncertainty": float(found.std.mean()),
                 }
 
 
@@ -143,9 +142,7 @@ def draw_data(seed: int) -> Data:
     return Data(function, observed, test)
 
 
-def predictions(
-    data: Data, points: int, name: str
-) -> Iterator[tuple[str, LatentMoments]]:
+def predictions(data: Data, points: int, name: str) -> Iterator[tuple[str, Fit]]:
     """Predict by every method, HIP-GP and SVGP with a full-rank q."""
     functionals, values, noise = data.observed[name]
     wanted = PointValues(data.test)
@@ -158,7 +155,7 @@ def predictions(
     exact = ExactGP(
         _KERNEL, functionals, values, noise=common, known_noise=noise - common
     )
-    yield EXACT, exact.predict(wanted)
+    yield EXACT, Fit(*exact.predict(wanted))
 
 
 def hip_whitening(points: int) -> Whitening:
@@ -175,12 +172,11 @@ def lines(data: Data) -> Iterator[Row]:
     """Trace the function and HIP-GP's posterior with derivatives."""
     x = torch.linspace(-1, 1, 401, dtype=torch.float64)[:, None]
     found = optimum(hip_whitening(_SHOWN), data.observed[_WITH], PointValues(x), "full")
-    std = found.variance.clamp(min=0).sqrt()
     traced = {
         "truth": data.function(x),
         "mean": found.mean,
-        "mean - std": found.mean - std,
-        "mean + std": found.mean + std,
+        "mean - std": found.mean - found.std,
+        "mean + std": found.mean + found.std,
     }
     for name, values in traced.items():
         for place, value in zip(x[:, 0].tolist(), values.tolist(), strict=True):

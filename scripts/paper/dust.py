@@ -36,7 +36,6 @@ from engines import (
     Scales,
     best_scales,
     collapsed,
-    dropped,
     embedded,
     full_batch,
     optimum,
@@ -319,19 +318,13 @@ def rowwise(data: Split, scales: Scales, shape: Shape, nodes: int, engine: str) 
     whitening = evaluating = whitening_of(engine, scales.kernel, grid, _TRAINING)
     if engine == HIPGP:
         evaluating = whitening_of(engine, scales.kernel, grid, _EVALUATION)
-    moments = optimum(
+    return optimum(
         whitening,
         (data.train.functionals(rule), data.train.values, data.train.noise),
         data.test.functionals(rule),
         "block",
         common=scales.noise,
         evaluating=evaluating,
-    )
-    return Fit(
-        *moments,
-        noise=scales.noise,
-        dropped=dropped(evaluating),
-        jitter=getattr(evaluating, "jitter", None),
     )
 
 

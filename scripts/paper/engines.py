@@ -25,7 +25,7 @@ from dustmap.gp.sgpr import SGPR
 from dustmap.grid import Grid
 from dustmap.inference.full_batch import FullBatch, infer
 from dustmap.inference.svi import HipSettings, fit_svi
-from dustmap.inference.svi.bound import LatentMoments, Observations, predict
+from dustmap.inference.svi.bound import Observations, predict
 from dustmap.inference.svi.settings import Family
 from dustmap.kernels import Radial
 from dustmap.likelihoods import Gaussian
@@ -69,6 +69,12 @@ class Fit(NamedTuple):
     dropped: int | None = None
     jitter: float | None = None
     seconds: float | None = None
+
+    @property
+    def std(self) -> Float[Tensor, " t"]:
+        """Standard deviation; zero where rounding makes the variance negative."""
+        assert self.variance is not None
+        return self.variance.clamp(min=0).sqrt()
 
     def log_density(self, data: Split) -> float:
         """Mean logarithm of the density of the noisy test values."""
@@ -236,7 +242,7 @@ def optimum(
     *,
     common: float = 0.0,
     evaluating: Whitening | None = None,
-) -> LatentMoments:
+) -> Fit:
     """Predict by q at the optimum S4–S5 of the published bound.
 
     One natural step of length 1 with all observations (functionals, values and noise
@@ -256,7 +262,10 @@ def optimum(
     )
     observations = Observations.of(model, values, noise, common_noise=common)
     q = fit_svi(model, observations, settings, generator=torch.Generator()).q
-    return predict(model.on(evaluating or whitening).at(wanted), q)
+    evaluating = evaluating or whitening
+    moments = predict(model.on(evaluating).at(wanted), q)
+    jitter = getattr(evaluating, "jitter", None)
+    return Fit(*moments, common, dropped=dropped(evaluating), jitter=jitter)
 
 
 def collapsed(
