@@ -49,8 +49,6 @@ _CONSTANT, _LINEAR = "constant", "linear"
 _SIZE, _RMSE = "M or N", "RMSE [min]"
 _LENGTHSCALE, _NOISE = 2.0, 0.8
 _NUGGET = 1e-4
-
-
 SIZES = {
     "rows": (None, 800),
     "tests": (None, 200),

@@ -48,8 +48,6 @@ _PAPER = {
     SVGP: {"rmse": 0.0192, "uncertainty": 0.0206},
     EXACT: {"rmse": 0.0192, "uncertainty": 0.0198},
 }
-
-
 SIZES = {"draws": (20, 2), "points": ((21, 31, 41, 51, 101), (31, 41))}
 
 

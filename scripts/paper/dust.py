@@ -50,6 +50,7 @@ from dustmap.linalg.cg import ConjugateGradients
 from dustmap.linalg.toeplitz import EmbeddingLimits
 from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.whitening import CholeskyWhitening, Whitening
+from pipelines.base.geometry import unit_vectors
 from pipelines.config import SimulateConfig
 from pipelines.config.simulation import ErrorConfig, TruthConfig
 from pipelines.simulate import simulate
@@ -76,8 +77,6 @@ _FEWEST, _PER_POINT, _CLIPPED = 2**16, 16, 0.02
 _JITTER = 1e-6
 # The largest torus of the full batch whose quadrature runs on half its spacing.
 _FINE = 50_000
-
-
 SIZES = {
     # Stars, and grids of the engines; on as ``few`` stars to train and to test on as
     # HIP-GP gets, SVGP has its grids as well. On ``timed`` rows HIP-GP's cost at the
@@ -203,11 +202,8 @@ def simulate_galaxy(train: int, test: int, seed: int, *, spacing: float) -> Spli
     """Log-normal dust in the paper's box; stars of known distances, noise 0.02 mag."""
     stars = simulate(galaxy_config(train + test, seed, spacing)).stars
     distance = np.asarray(stars.distance) / _PARSECS
-    longitude, latitude = np.radians(stars.l), np.radians(stars.b)
-    flat = distance * np.cos(latitude)
-    x, y = flat * np.cos(longitude), flat * np.sin(longitude)
     rows = Rows.of(
-        np.stack([x, y, distance * np.sin(latitude)], axis=1),
+        distance[:, None] * unit_vectors(stars.l, stars.b),
         np.asarray(stars.extinction, np.float64),
         noise=np.asarray(stars.extinction_error, np.float64) ** 2,
         truth=np.asarray(stars.extra["extinction_true"], np.float64),

@@ -31,8 +31,6 @@ _PUBLISHED = ("5/2", 0.1 / _SIDE)
 _PAPER = {625: 0.18, 2_500: None, 10_000: 0.045}
 _SCALE, _SHARE = "lengthscale / box", "iterations, PCG / CG"
 NEITHER, ONLY_CG = "neither converged", "PCG not converged"
-
-
 SIZES = {
     "sides": ((25, 50, 100), (25, 50)),
     "kernels": (tuple(_ORDERS), ("matern52",)),

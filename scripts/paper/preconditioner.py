@@ -39,8 +39,6 @@ _KERNELS = {
 }
 _GROWN, _SMALLEST = "r", "r, smallest embedding"
 _SHARE = "r = PCG / CG"
-
-
 SIZES = {
     "points": ((10, 20, 40, 80, 100, 200, 300, 400, 500), (10, 40, 100)),
     "vectors": (25, 5),

@@ -60,8 +60,6 @@ _WRAP = 1e-2
 # Points of the torus up to which weights are taken on half the spacing.
 _CHEAP = 100_000
 _NUGGET = 1e-6
-
-
 SIZES = {
     # Of the simulated set.
     "rows": (ROWS, 6_000),

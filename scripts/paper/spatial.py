@@ -71,8 +71,6 @@ _BATCH = 200
 _MEAN = ConjugateGradients(rtol=1e-6, max_steps=3_000)
 # Of what the covariance may change, relative, where an embedding has to be clipped.
 _CLIP = EmbeddingLimits(max_points=2**20, clip=True, max_error=1e-3)
-
-
 SIZES = {
     # Points per axis of the full batch; rows of the simulated field.
     "sides": ((100, 120, 140, 160, 180, 200), (20, 30)),

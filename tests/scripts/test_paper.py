@@ -1,6 +1,7 @@
 """Each experiment of the papers runs in its smallest size; oracles for its engines."""
 
 import gzip
+import importlib
 import json
 import runpy
 import sys
@@ -428,7 +429,6 @@ def test_splits_of_roads_are_apart_in_the_papers_shares_and_standardised():
 
 def test_scores_of_known_moments_are_right(generator):
     from engines import Fit
-    from paper_report import averaged
     from road3d import Roads
 
     at = torch.rand(300, 2, generator=generator, dtype=torch.float64)
@@ -437,15 +437,6 @@ def test_scores_of_known_moments_are_right(generator):
     square = float(data.test.values.square().mean())
     found = Fit(zero, zero + 0.75, 0.25).log_density(data)
     assert found == pytest.approx(-0.5 * (np.log(2 * np.pi) + square))
-    rows = [
-        {"engine": "b", "M": 9, "RMSE": 1.0, "NLL": 3.0},
-        {"engine": "a", "M": 9, "RMSE": 5.0, "NLL": 6.0},
-        {"engine": "b", "M": 9, "RMSE": 3.0, "NLL": 3.0},
-    ]
-    given = {"by": ("engine", "M"), "columns": ("RMSE", "NLL"), "count": "splits"}
-    two, one = averaged(rows, **given)
-    assert (one["engine"], one["splits"], one["RMSE"]) == ("a", 1, 5.0)
-    assert (two["splits"], two["RMSE"], two["NLL"]) == (2, 2.0, 3.0)
 
 
 def table_of(inputs, values):
@@ -517,20 +508,6 @@ def test_scores_are_those_of_the_dense_posterior():
     assert found == pytest.approx(nll, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "text", ["1,2,3\n" * 20, "1,2,3,4,5,6,7,8,9\n" * 9, "1,2,dear\n3,x,4\n"]
-)
-def test_faulty_arms_are_refused(tmp_path, text):
-    from ciq_svgp import read_kin40k
-
-    from pipelines.base.errors import InputError
-
-    file = tmp_path / "arms.csv.gz"
-    file.write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(InputError):
-        read_kin40k(file, 1)
-
-
 def test_rows_are_split_and_standardised_by_those_to_train_on():
     from data import standardised
 
@@ -549,21 +526,25 @@ def test_rows_are_split_and_standardised_by_those_to_train_on():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("script", "reader", "text", "message"),
     [
-        ("plane_age,distance\n1,2\n", "has no column air_time"),
-        (f"{FLIGHT_COLUMNS}\n" + "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, too few"),
+        ("ciq_svgp", "read_kin40k", "1,2,3\n" * 20, "3 columns, expected 8 inputs"),
+        ("ciq_svgp", "read_kin40k", "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, too few"),
+        ("ciq_svgp", "read_kin40k", "1,2,dear\n3,x,4\n", "3 columns"),
+        ("ciq_svgp", "read_kin40k", "1,2,3\n4,5\n", "no table of numbers"),
+        ("ciq_svgp", "read_kin40k", "1,2,3,x,5,6,7,8,9\n" * 20, "are not finite"),
+        ("airline", "read_flights", "plane_age,distance\n1,2\n", "no column air_time"),
+        ("airline", "read_flights", f"{FLIGHT_COLUMNS}\n" + "1,2,3,4,5,6,7,8,9\n" * 9,
+         "9 rows, too few"),
     ],
-)
-def test_faulty_files_are_refused(tmp_path, text, message):
-    from airline import read_flights
-
+)  # fmt: skip
+def test_faulty_files_are_refused(tmp_path, script, reader, text, message):
     from pipelines.base.errors import InputError
 
-    file = tmp_path / "flights.csv"
-    file.write_text(text)
+    file = tmp_path / "table.csv.gz"
+    file.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match=message):
-        read_flights(file, 1)
+        getattr(importlib.import_module(script), reader)(file, 1)
 
 
 def flight_file(folder, rows=900, missing=0):
