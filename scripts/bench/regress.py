@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import torch
 from measured import dustmap
 from report import Report, Row, data_folder, parser
-from road3d_data import ROWS, simulate_roads
+from road3d import ROWS, simulate_roads
 from scipy.stats import norm
 
 from dustmap.grid import Grid, Torus

@@ -9,8 +9,8 @@ from typing import Self
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "paper"))
 import paper_report
-from ananke_data import default_folder as data_folder
 from paper_report import Row
+from paper_report import default_folder as data_folder
 
 __all__ = ["Report", "Row", "data_folder", "parser"]
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_report import SMOKE, Comparison, Row, facts, refusals
+from paper_report import Row, refusals, section, shown
 
 from pipelines.base.errors import InputError
 from pipelines.base.table import Table
@@ -52,17 +51,6 @@ folders that the scripts write.
 
 
 def main() -> None:
-    options = arguments()
-    with refusals():
-        records = find_records(options.folder)
-        page = page_of(records)
-    with atomic_file(options.output, overwrite=True) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    print(f"{options.output}: {', '.join(record['name'] for record in records)}")
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,7 +62,14 @@ def arguments() -> argparse.Namespace:
         default=Path(__file__).parent / "README.md",
         help="by default README.md beside this script",
     )
-    return options.parse_args()
+    chosen = options.parse_args()
+    with refusals():
+        records = find_records(chosen.folder)
+    overview = Table.of_rows([_overview(record) for record in records]).text()
+    page = "\n".join([_HEAD, overview, *map(_section, records)])
+    with atomic_file(chosen.output, overwrite=True) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    print(f"{chosen.output}: {', '.join(record['name'] for record in records)}")
 
 
 def find_records(folder: Path) -> list[dict[str, Any]]:
@@ -112,13 +107,6 @@ def _weight(record: dict[str, Any]) -> tuple[bool, str]:
     return not record["settings"]["quick"], record["machine"]["date"]
 
 
-def page_of(records: Sequence[dict[str, Any]]) -> str:
-    """The whole page in Markdown."""
-    overview = Table.of_rows([_overview(record) for record in records]).text()
-    sections = [_section(record) for record in records]
-    return "\n".join([_HEAD, overview, *sections])
-
-
 def _overview(record: dict[str, Any]) -> Row:
     machine = record["machine"]
     compared = [entry for entry in record["comparisons"] if entry["here"] is not None]
@@ -132,15 +120,9 @@ def _overview(record: dict[str, Any]) -> Row:
 
 
 def _section(record: dict[str, Any]) -> str:
-    smoke = SMOKE if record["settings"]["quick"] else ""
-    compared = [Comparison(**entry).row() for entry in record["comparisons"]]
-    return (
-        f"## {record['name']}\n\n{smoke}{record['about']}\n\n"
-        f"- `{command_of(record)}`, {record['seconds']:.0f} s\n"
-        f"- {facts(record['machine'])}\n\n"
-        + Table.of_rows(compared).text()
-        + "".join(f"- {note}\n" for note in record["notes"])
-    )
+    compared = [shown(entry) for entry in record["comparisons"]]
+    text = section(record, command_of(record), {"": compared})
+    return f"## {record['name']}\n\n{text}"
 
 
 def command_of(record: dict[str, Any]) -> str:

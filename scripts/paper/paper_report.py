@@ -1,7 +1,9 @@
-"""What the scripts of the papers share: sizes, machine, a table "paper | here", files.
+"""What the scripts of the papers share: a run from the command line to its files.
 
-The paper is Wu, Miller, Anderson, Pleiss, Blei & Cunningham (2021), "Hierarchical
-Inducing Point Gaussian Process for Inter-domain Observations", AISTATS, PMLR 130.
+A script states its sizes, an experiment that fills a report, and the paper's figures;
+:func:`run_script` does the rest. The paper is Wu, Miller, Anderson, Pleiss, Blei &
+Cunningham (2021), "Hierarchical Inducing Point Gaussian Process for Inter-domain
+Observations", AISTATS, PMLR 130, unless a script names another.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, Self
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -29,50 +33,15 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pipelines.base.errors import InputError
+from pipelines.base.progress import say
 from pipelines.base.table import Row, Table, strict_json
 from pipelines.figures.style import save_figure
 from pipelines.storage.atomic import atomic_file
 
-Size = Literal["quick", "default"]
-
 NOT_RUN = "not run"
-SMOKE = "**A smoke run: its numbers mean little.** "
 _NOT_STATED = "not stated"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One figure of the paper beside the same one measured in this run.
-
-    Parameters
-    ----------
-    what
-        The quantity, with its unit.
-    source
-        Where the paper has it.
-    paper
-        Its figure; ``None`` where it states none.
-    here
-        What this run measured; ``None`` where it did not.
-    remark
-        What else differs.
-    """
-
-    what: str
-    source: str
-    paper: float | str | None
-    here: float | str | None
-    remark: str = ""
-
-    def row(self) -> Row:
-        """Return the row of the table."""
-        return {
-            "quantity": self.what,
-            "in the paper": self.source,
-            "paper": _NOT_STATED if self.paper is None else self.paper,
-            "here": NOT_RUN if self.here is None else self.here,
-            "remark": self.remark,
-        }
+Found = TypeVar("Found")
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -87,9 +56,12 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def size_of(options: argparse.Namespace) -> Size:
-    """Return how large a run the command line wants."""
-    return "quick" if options.quick else "default"
+def default_folder() -> Path:
+    """``$DUSTMAP_DATA``, or ``../shared/data`` beside the repository."""
+    named = os.environ.get("DUSTMAP_DATA")
+    if named:
+        return Path(named)
+    return Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @contextmanager
@@ -136,55 +108,107 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown (no git checkout)"
 
 
-def facts(machine: Row) -> str:
-    """List what a report says of its machine."""
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
-
-
 @contextmanager
-def stopwatch() -> Iterator[list[float]]:
-    """Wall time of the block [s], as the only entry of a list, when it has ended."""
+def stopwatch(
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[list[float]]:
+    """Time of the block [s], as the only entry of a list, when it has ended."""
     taken = [math.nan]
-    started = time.perf_counter()
+    started = clock()
     yield taken
-    taken[0] = time.perf_counter() - started
-
-
-# The abscissae and ordinates of one line of a figure.
-Curve = tuple[Sequence[float], Sequence[float]]
+    taken[0] = clock() - started
 
 
 def plot(
-    curves: Mapping[str, Curve],
-    x: str,
+    rows: Iterable[Row],
+    label: Callable[[Row], str],
     y: str,
+    x: str = "M",
     scales: tuple[str, str] = ("log", "log"),
 ) -> Figure:
-    """Draw one panel of labelled lines; ``x`` and ``y`` name its axes."""
+    """Draw two columns of a table as lines, one for each label of its rows."""
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(label(row), []).append(row)
     figure = Figure(figsize=(6.0, 4.2), layout="constrained")
     axes = figure.subplots()
-    for label, (places, values) in curves.items():
-        axes.plot(places, values, "-o", markersize=4, label=label)
-    axes.set(xlabel=x, ylabel=y, xscale=scales[0], yscale=scales[1])
+    for name, own in lines.items():
+        places, values = ([row[column] for row in own] for column in (x, y))
+        axes.plot(places, values, "-o", markersize=4, label=name)
+    axes.set(xlabel="inducing points M" if x == "M" else x, ylabel=y)
+    axes.set(xscale=scales[0], yscale=scales[1])
     axes.legend(frameon=False, fontsize="x-small")
     return figure
 
 
-def group(
-    rows: Iterable[Row], label: Callable[[Row], str], x: str, y: str
-) -> dict[str, Curve]:
-    """Gather two columns of a table as curves, one for each label."""
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+def averaged(
+    rows: Iterable[Row], *, by: Sequence[str], columns: Sequence[str], count: str = ""
+) -> list[Row]:
+    """Average columns over the rows that agree in others; ``count`` names their number.
+
+    For repetitions with other seeds or splits.
+    """
+    groups: dict[tuple, list[Row]] = {}
     for row in rows:
-        places, values = curves.setdefault(label(row), ([], []))
-        places.append(row[x])
-        values.append(row[y])
-    return dict(curves)
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    return [
+        {
+            **dict(zip(by, key, strict=True)),
+            **({count: len(own)} if count else {}),
+            **{name: fmean(row[name] for row in own) for name in columns},
+        }
+        for key, own in groups.items()
+    ]
+
+
+def cell(rows: Iterable[Row], column: str, **where: Any) -> Any:
+    """Return a column of the row with these values in others; ``None`` without one."""
+    for row in rows:
+        if all(row.get(name) == value for name, value in where.items()):
+            return row.get(column)
+    return None
+
+
+def ratio(
+    above: float | None, below: float | None, digits: str = ""
+) -> float | str | None:
+    """Divide what was measured; ``None`` if either was not."""
+    if above is None or below is None:
+        return None
+    return f"{above / below:{digits}}" if digits else above / below
 
 
 def root_mean_square(error: Float[Tensor, " n"]) -> float:
     """Compute ``√(Σ e² / n)``."""
     return float((error**2).mean().sqrt())
+
+
+def shown(entry: Mapping[str, Any]) -> Row:
+    """Return the row of the table "paper | here" for one comparison."""
+    paper, here = entry["paper"], entry["here"]
+    return {
+        "quantity": entry["what"],
+        "in the paper": entry["source"],
+        "paper": _NOT_STATED if paper is None else paper,
+        "here": NOT_RUN if here is None else here,
+        "remark": entry["remark"],
+    }
+
+
+def section(
+    record: Mapping[str, Any], command: str, tables: Mapping[str, Sequence[Row]]
+) -> str:
+    """Say in Markdown what a record is of, with some tables by their titles."""
+    smoke = "**A smoke run: its numbers mean little.** "
+    known = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    parts = [
+        f"{smoke if record['settings'].get('quick') else ''}{record['about']}\n",
+        f"- `{command}`, {record['seconds']:.0f} s\n- {known}\n",
+    ]
+    for title, rows in tables.items():
+        parts += [f"**{title}**\n"] if title else []
+        parts.append(Table.of_rows(rows).text())
+    return "\n".join([*parts, *(f"- {note}\n" for note in record["notes"])])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,19 +224,22 @@ class Report:
     settings
         The command line.
     comparisons
-        The table "paper | here".
+        The table "paper | here", by `compare`.
     tables
         The rows behind it by title.
     notes
         Data that were missing or refused.
+    figure
+        If there is one.
     """
 
     name: str
     about: str
     settings: Row
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[Row] = field(default_factory=list)
     tables: dict[str, list[Row]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    figure: Figure | None = None
     machine: Row = field(default_factory=machine)
     started: float = field(default_factory=time.perf_counter)
 
@@ -228,7 +255,41 @@ class Report:
         }
         return cls(name=name, about=" ".join((about or "").split()), settings=settings)
 
-    def write(self, output: Path, figure: Figure | None = None) -> None:
+    def collect(self, title: str, rows: Iterable[Row]) -> list[Row]:
+        """Append rows to a table, and say each one as it is made."""
+        table = self.tables.setdefault(title, [])
+        for row in rows:
+            say(str(row))
+            table.append(row)
+        return table
+
+    def compare(
+        self,
+        what: str,
+        source: str,
+        paper: float | str | None,
+        here: float | str | None,
+        remark: str = "",
+    ) -> None:
+        """Set a figure of the paper beside the same one here.
+
+        ``source`` is where the paper has it; ``None`` stands for what it does not state
+        or this run did not measure. The remark says what else differs.
+        """
+        figures = {"source": source, "paper": paper, "here": here}
+        self.comparisons.append({"what": what, **figures, "remark": remark})
+
+    def read(
+        self, folder: Path | None, file: str, reader: Callable[[Path], Found]
+    ) -> Found | None:
+        """Read a file of a folder of data; by default note one that is not there."""
+        path = (folder or default_folder()) / file
+        if folder is None and not path.is_file():
+            self.notes.append(f"{NOT_RUN}: {file} was not found")
+            return None
+        return reader(path)
+
+    def write(self, output: Path) -> None:
         """Write the files, each whole or not at all, and print the tables."""
         record = {
             "name": self.name,
@@ -237,31 +298,44 @@ class Report:
             "settings": self.settings,
             "machine": self.machine,
             "seconds": time.perf_counter() - self.started,
-            "comparisons": [asdict(entry) for entry in self.comparisons],
+            "comparisons": self.comparisons,
             "tables": self.tables,
             "notes": self.notes,
         }
+        compared = [shown(entry) for entry in self.comparisons]
+        first = {"Paper and here": compared} if compared else {}
         contents = {
             "json": json.dumps(strict_json(record), indent=1, allow_nan=False) + "\n",
-            "md": self._markdown(record["command"], record["seconds"]),
+            "md": section(record, record["command"], {**first, **self.tables}),
         }
         for suffix, text in contents.items():
             path = output / f"{self.name}.{suffix}"
             with atomic_file(path, overwrite=True) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        if figure is not None:
-            save_figure(figure, output / f"{self.name}.png")
+        if self.figure is not None:
+            save_figure(self.figure, output / f"{self.name}.png")
         print(contents["md"], end="")
 
-    def _markdown(self, command: str, seconds: float) -> str:
-        smoke = SMOKE if self.settings.get("quick") else ""
-        parts = [
-            f"{smoke}{self.about}\n\n- `{command}`, {seconds:.0f} s\n"
-            f"- {facts(self.machine)}\n"
-        ]
-        if rows := [entry.row() for entry in self.comparisons]:
-            parts.append(f"**Paper and here**\n\n{Table.of_rows(rows).text()}")
-        for title, own in self.tables.items():
-            parts.append(f"**{title}**\n\n{Table.of_rows(own).text()}")
-        parts += [f"- {note}\n" for note in self.notes]
-        return "\n".join(parts)
+
+def run_script(
+    file: str,
+    about: str | None,
+    experiment: Callable[[Report, SimpleNamespace], None],
+    sizes: Mapping[str, tuple[Any, Any]],
+    /,
+    **paths: str,
+) -> None:
+    """Run the experiment of a script as the command line wants it; write its report.
+
+    It is given the options and its ``sizes``, of which the second ones are of a smoke
+    run. ``paths`` explain options of its own. Bad input is one line and exit status 2.
+    """
+    options = parser(about)
+    for path, text in paths.items():
+        options.add_argument(f"--{path}", type=Path, metavar="PATH", help=text)
+    chosen = options.parse_args()
+    report = Report.of(Path(file).stem, about, chosen)
+    size = {name: pair[chosen.quick] for name, pair in sizes.items()}
+    with refusals():
+        experiment(report, SimpleNamespace(**vars(chosen), **size))
+    report.write(chosen.output)

@@ -11,107 +11,75 @@ a box of side 4; around that both are scanned here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import product
+from types import SimpleNamespace
 
 import torch
-from paper_report import Comparison, Report, Row, Size, group, parser, plot, size_of
+from data import grid_of
+from engines import embedded
+from paper_report import Report, Row, cell, plot, run_script
 
-from dustmap.grid import Grid
 from dustmap.kernels import KERNELS
-from dustmap.linalg.cg import ConjugateGradients, Solution
+from dustmap.linalg.cg import ConjugateGradients, Product
 from dustmap.whitening import ToeplitzWhitening
-from pipelines.base.progress import say
 
 _SIDE = 4.0
 _ORDERS = {"matern12": "1/2", "matern32": "3/2", "matern52": "5/2"}
 _PUBLISHED = ("5/2", 0.1 / _SIDE)
 # M to the largest share of CG's iterations that PCG takes, by Fig. 1 and section 5.1.
 _PAPER = {625: 0.18, 2_500: None, 10_000: 0.045}
-_SCALE = "lengthscale / box"
+_SCALE, _SHARE = "lengthscale / box", "iterations, PCG / CG"
 NEITHER, ONLY_CG = "neither converged", "PCG not converged"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much is run: points per axis, lengthscales, vectors, most iterations."""
-
-    sides: tuple[int, ...]
-    kernels: tuple[str, ...]
-    lengthscales: tuple[float, ...]
-    vectors: int
-    most: int
-
-
-PLANS: dict[Size, Plan] = {
-    "quick": Plan(
-        sides=(25, 50),
-        kernels=("matern52",),
-        lengthscales=(0.1, 0.2),
-        vectors=5,
-        most=1_000,
-    ),
-    "default": Plan(
-        sides=(25, 50, 100),
-        kernels=tuple(_ORDERS),
-        lengthscales=(0.05, 0.1, 0.15, 0.2),
-        vectors=25,
-        most=6_000,
-    ),
+SIZES = {
+    "sides": ((25, 50, 100), (25, 50)),
+    "kernels": (tuple(_ORDERS), ("matern52",)),
+    "lengthscales": ((0.05, 0.1, 0.15, 0.2), (0.1, 0.2)),
+    "vectors": (25, 5),
+    "most": (6_000, 1_000),
 }
 
 
-def main() -> None:
-    options = parser(__doc__).parse_args()
-    report = Report.of("pcg_vs_cg", __doc__, options)
-    plan = PLANS[size_of(options)]
-    rows = [
-        solve_both(name, scale, side, plan, options.seed)
-        for name in plan.kernels
-        for scale in plan.lengthscales
-        for side in plan.sides
-    ]
-    report.comparisons = comparisons(rows)
-    report.tables = {"Iterations": rows}
-    shown = [{**row, "share": bound(row["PCG / CG"])} for row in rows]
-    curves = group(shown, lambda r: f"{r['order']}, {r[_SCALE]:g}", "M", "share")
-    report.write(
-        options.output, plot(curves, "inducing points M", "iterations, PCG / CG")
-    )
+def experiment(report: Report, given: SimpleNamespace) -> None:
+    """Solve on every grid with every kernel."""
+    rows = report.collect("Iterations", run(given))
+    compare(report, rows)
+    shown = [{**row, _SHARE: bound(row["PCG / CG"])} for row in rows]
+    report.figure = plot(shown, lambda r: f"{r['order']}, {r[_SCALE]:g}", _SHARE)
 
 
-def solve_both(name: str, scale: float, side: int, plan: Plan, seed: int) -> Row:
-    """Solve for the same vectors with both and count the slowest one's iterations."""
-    grid = Grid(
-        shape=(side, side), spacing=(_SIDE / (side - 1),) * 2, origin=(0.0,) * 2
-    )
-    whitening = ToeplitzWhitening(
-        KERNELS[name](lengthscale=scale), grid, lengthscales=(scale, scale)
-    )
-    generator = torch.Generator().manual_seed(seed)
-    shape = (plan.vectors, grid.size)
+def run(given: SimpleNamespace) -> Iterator[Row]:
+    """Count iterations of the slowest vector, plain and preconditioned."""
+    for name, scale, side in product(given.kernels, given.lengthscales, given.sides):
+        grid = grid_of((0.0, 0.0), (_SIDE, _SIDE), side, side)
+        whitening = embedded(KERNELS[name](lengthscale=scale), grid)
+        plain, preconditioned = iterations(whitening, [whitening.preconditioner], given)
+        yield {
+            "order": _ORDERS[name],
+            _SCALE: scale / _SIDE,
+            "M": side**2,
+            "CG": plain,
+            "PCG": preconditioned,
+            "PCG / CG": share(plain, preconditioned, given.most),
+        }
+
+
+def iterations(
+    whitening: ToeplitzWhitening, ways: Sequence[Product], given: SimpleNamespace
+) -> list[int]:
+    """Count those of the slowest vector without and with every preconditioner."""
+    generator = torch.Generator().manual_seed(given.seed)
+    shape = (given.vectors, whitening.grid.size)
     vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
     # Without restarts the recursion's own residual decides, as in the paper's code.
-    solver = ConjugateGradients(rtol=1e-10, max_steps=plan.most, restarts=0)
-    plain, preconditioned = (
-        solver.solve(whitening.covariance.matvec, vectors, preconditioner=by)
-        for by in (None, whitening.preconditioner)
-    )
-    row: Row = {
-        "order": _ORDERS[name],
-        _SCALE: scale / _SIDE,
-        "M": side**2,
-        "CG": int(plain.iterations.max()),
-        "PCG": int(preconditioned.iterations.max()),
-        "PCG / CG": share(plain, preconditioned, plan.most),
-    }
-    say(str(row))
-    return row
+    solver = ConjugateGradients(rtol=1e-10, max_steps=given.most, restarts=0)
+    matvec = whitening.covariance.matvec
+    solutions = (solver.solve(matvec, vectors, preconditioner=w) for w in (None, *ways))
+    return [int(solution.iterations.max()) for solution in solutions]
 
 
-def share(plain: Solution, preconditioned: Solution, most: int) -> float | str:
+def share(theirs: int, ours: int, most: int) -> float | str:
     """Divide PCG's iterations by CG's: ``< r`` where only CG reached the limit."""
-    theirs, ours = (int(s.iterations.max()) for s in (plain, preconditioned))
     if ours >= most:
         return NEITHER if theirs >= most else ONLY_CG
     return f"< {ours / most:.3g}" if theirs >= most else ours / theirs
@@ -124,35 +92,24 @@ def bound(cell: float | str) -> float:
     return float(cell[2:]) if cell.startswith("<") else 1.0
 
 
-def comparisons(rows: Sequence[Row]) -> list[Comparison]:
+def compare(report: Report, rows: Sequence[Row]) -> None:
     """List the paper's two figures here, and the settings in which both hold."""
-    published = {
-        row["M"]: row["PCG / CG"]
-        for row in rows
-        if (row["order"], row[_SCALE]) == _PUBLISHED
-    }
-    found = [
-        Comparison(
-            what=f"iterations of PCG / CG, M = {size:,}",
-            source="Fig. 1, section 5.1",
-            paper=None if stated is None else f"< {stated:g}",
-            here=published.get(size),
-            remark="here: order 5/2, lengthscale 1/40 of the box",
-        )
-        for size, stated in _PAPER.items()
-    ]
+    published = [row for row in rows if (row["order"], row[_SCALE]) == _PUBLISHED]
+    remark = "here: order 5/2, lengthscale 1/40 of the box"
+    for size, stated in _PAPER.items():
+        what = f"iterations of PCG / CG, M = {size:,}"
+        paper = None if stated is None else f"< {stated:g}"
+        here = cell(published, "PCG / CG", M=size)
+        report.compare(what, "Fig. 1, section 5.1", paper, here, remark)
     text = "; ".join(settings(rows, True)) or "none of those scanned"
     if undecided := settings(rows, None):
         text += f" (CG did not end, undecided: {'; '.join(undecided)})"
-    found.append(
-        Comparison(
-            what="settings (order, lengthscale / box) where both figures hold",
-            source="order and lengthscale not stated",
-            paper=None,
-            here=text if any(row["M"] == 10_000 for row in rows) else None,
-        )
+    report.compare(
+        "settings (order, lengthscale / box) where both figures hold",
+        "order and lengthscale not stated",
+        None,
+        text if any(row["M"] == 10_000 for row in rows) else None,
     )
-    return found
 
 
 def settings(rows: Sequence[Row], wanted: bool | None) -> list[str]:
@@ -160,21 +117,20 @@ def settings(rows: Sequence[Row], wanted: bool | None) -> list[str]:
 
     They may where an upper bound of the share is not below the paper's figure.
     """
-    chosen = []
-    for setting in dict.fromkeys((row["order"], row[_SCALE]) for row in rows):
-        verdicts = []
-        for row in rows:
-            stated = _PAPER.get(row["M"])
-            if (row["order"], row[_SCALE]) == setting and stated is not None:
-                cell = row["PCG / CG"]
-                is_bound = isinstance(cell, str) and cell.startswith("<")
-                below = bound(cell) < stated
-                verdicts.append(True if below else None if is_bound else False)
-        holds = False if False in verdicts else None if None in verdicts else True
-        if holds is wanted:
-            chosen.append(f"{setting[0]}, {setting[1]:g}")
-    return chosen
+    verdicts: dict[str, set[bool | None]] = {}
+    for row in rows:
+        cell, stated = row["PCG / CG"], _PAPER.get(row["M"])
+        if stated is not None:
+            undecided = isinstance(cell, str) and cell.startswith("<")
+            holds = True if bound(cell) < stated else None if undecided else False
+            setting = f"{row['order']}, {row[_SCALE]:g}"
+            verdicts.setdefault(setting, set()).add(holds)
+    return [
+        setting
+        for setting, held in verdicts.items()
+        if wanted is (False if False in held else None if None in held else True)
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__, __doc__, experiment, SIZES)

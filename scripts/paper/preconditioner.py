@@ -12,22 +12,21 @@ its statements are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from types import SimpleNamespace
 
-import torch
-from paper_report import Comparison, Report, Row, Size, group, parser, plot, size_of
-from pcg_vs_cg import NEITHER, ONLY_CG, bound, share
+from data import grid_of
+from engines import embedded
+from paper_report import Report, Row, plot, run_script
+from pcg_vs_cg import NEITHER, ONLY_CG, bound, iterations, share
 
 from dustmap.grid import Grid, Torus
 from dustmap.kernels import KERNELS, Kernel
-from dustmap.linalg.cg import ConjugateGradients, Product
+from dustmap.linalg.cg import Product
 from dustmap.linalg.circulant import Circulant
 from dustmap.linalg.preconditioners import CirculantPreconditioner
 from dustmap.linalg.toeplitz import first_column
-from dustmap.whitening import ToeplitzWhitening
-from pipelines.base.progress import say
 
 _LENGTH = 2.0
 _LENGTHSCALES = (0.05, 0.5)
@@ -39,68 +38,42 @@ _KERNELS = {
     "matern12": "Matérn 1/2",
 }
 _GROWN, _SMALLEST = "r", "r, smallest embedding"
-_SOURCE = "Figs. S1c and S2c, supplement C.1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much is run: numbers of points, vectors, most iterations."""
-
-    points: tuple[int, ...]
-    vectors: int
-    most: int
-
-
-PLANS: dict[Size, Plan] = {
-    "quick": Plan(points=(10, 40, 100), vectors=5, most=500),
-    "default": Plan(
-        points=(10, 20, 40, 80, 100, 200, 300, 400, 500), vectors=25, most=2_000
-    ),
+_SHARE = "r = PCG / CG"
+SIZES = {
+    "points": ((10, 20, 40, 80, 100, 200, 300, 400, 500), (10, 40, 100)),
+    "vectors": (25, 5),
+    "most": (2_000, 500),
 }
 
 
-def main() -> None:
-    options = parser(__doc__).parse_args()
-    report = Report.of("preconditioner", __doc__, options)
-    plan = PLANS[size_of(options)]
-    rows = [
-        solve_row(name, scale, count, plan, options.seed)
-        for scale in _LENGTHSCALES
-        for name in _KERNELS
-        for count in plan.points
-    ]
-    report.comparisons = comparisons(rows)
-    report.tables = {"Iterations": rows}
-    shown = [row | {"r": bound(row[_GROWN])} for row in rows]
-    curves = group(shown, lambda r: f"{r['kernel']}, {r['lengthscale']:g}", "M", "r")
-    report.write(options.output, plot(curves, "inducing points M", "r = PCG / CG"))
-
-
-def solve_row(name: str, scale: float, count: int, plan: Plan, seed: int) -> Row:
-    """Count iterations of the slowest vector, plain and with both preconditioners."""
-    grid = Grid(shape=(count,), spacing=(_LENGTH / (count - 1),), origin=(0.0,))
-    kernel = KERNELS[name](lengthscale=scale)
-    whitening = ToeplitzWhitening(kernel, grid, lengthscales=(scale,))
-    generator = torch.Generator().manual_seed(seed)
-    shape = (plan.vectors, count)
-    vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
-    # Without restarts the recursion's own residual decides, as in the paper's code.
-    solver = ConjugateGradients(rtol=1e-10, max_steps=plan.most, restarts=0)
-    ways = (None, whitening.preconditioner, smallest_preconditioner(kernel, grid))
-    plain, grown, smallest = (
-        solver.solve(whitening.covariance.matvec, vectors, preconditioner=by)
-        for by in ways
+def experiment(report: Report, given: SimpleNamespace) -> None:
+    """Solve with every kernel on every number of points."""
+    rows = report.collect("Iterations", run(given))
+    compare(report, rows)
+    shown = [{**row, _SHARE: bound(row[_GROWN])} for row in rows]
+    report.figure = plot(
+        shown, lambda row: f"{row['kernel']}, {row['lengthscale']:g}", _SHARE
     )
-    row: Row = {
-        "kernel": _KERNELS[name],
-        "lengthscale": scale,
-        "M": count,
-        _GROWN: share(plain, grown, plan.most),
-        _SMALLEST: share(plain, smallest, plan.most),
-        "embedding / smallest": whitening.size / max(2 * count - 2, 2),
-    }
-    say(str(row))
-    return row
+
+
+def run(given: SimpleNamespace) -> Iterator[Row]:
+    """Count iterations of the slowest vector, plain and with both preconditioners."""
+    for scale, (name, label) in product(_LENGTHSCALES, _KERNELS.items()):
+        for count in given.points:
+            grid = grid_of((0.0,), (_LENGTH,), count)
+            kernel = KERNELS[name](lengthscale=scale)
+            whitening = embedded(kernel, grid)
+            ways = (whitening.preconditioner, smallest_preconditioner(kernel, grid))
+            plain, *others = iterations(whitening, ways, given)
+            grown, smallest = (share(plain, other, given.most) for other in others)
+            yield {
+                "kernel": label,
+                "lengthscale": scale,
+                "M": count,
+                _GROWN: grown,
+                _SMALLEST: smallest,
+                "embedding / smallest": whitening.size / max(2 * count - 2, 2),
+            }
 
 
 def smallest_preconditioner(kernel: Kernel, grid: Grid) -> Product:
@@ -110,21 +83,17 @@ def smallest_preconditioner(kernel: Kernel, grid: Grid) -> Product:
     return CirculantPreconditioner(circulant, grid).matvec
 
 
-def comparisons(rows: Sequence[Row]) -> list[Comparison]:
+def compare(report: Report, rows: Sequence[Row]) -> None:
     """Check what the paper says of its curves, and of how many it is true here."""
-    checks: list[tuple[str, str, Callable[[Sequence[Row], str], str]]] = [
+    source = "Figs. S1c and S2c, supplement C.1"
+    for what, claim, check in (
         ("r < 1", "always", _below_one),
         ("lengthscale 0.05: r falls as M grows", "all kernels", _falls),
         ("lengthscale 0.5: r rises again beyond some M", "three smoothest", _rises),
         ("r is smaller for rougher kernels at one M", "yes", _ordered),
-    ]
-    return [
-        Comparison(
-            what=what, source=_SOURCE, paper=claim, here=check(rows, key), remark=key
-        )
-        for what, claim, check in checks
-        for key in (_GROWN, _SMALLEST)
-    ]
+    ):
+        for key in (_GROWN, _SMALLEST):
+            report.compare(what, source, claim, check(rows, key), key)
 
 
 def _solved(cell: float | str) -> bool:
@@ -187,4 +156,4 @@ def _ordered(rows: Sequence[Row], key: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__, __doc__, experiment, SIZES)

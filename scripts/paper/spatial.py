@@ -14,252 +14,309 @@ variance 1, lengthscale 1/75 of the box, noise 0.3) stand in, and times are of a
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from ananke_data import default_folder
-from dense_covariance import symmetric_covariance
-from dense_evidence import best_scales
+from data import Rows, Split, drawn_field, read_table, split
+from engines import (
+    FULL_BATCH,
+    Fit,
+    Scales,
+    best_scales,
+    collapsed,
+    dropped,
+    embedded,
+    full_batch,
+)
 from paper_report import (
-    NOT_RUN,
-    Comparison,
     Report,
     Row,
-    Size,
-    group,
-    parser,
+    cell,
     plot,
-    refusals,
+    ratio,
     root_mean_square,
-    size_of,
+    run_script,
+    stopwatch,
 )
-from spatial_data import PRECIPITATION, Spatial, read_precipitation, simulate
-from spatial_engines import (
-    FULL_BATCH,
-    SOLVED,
-    STEPS,
-    SVGP,
-    Fit,
-    Model,
-    full_batch,
-    stopped_early,
-    svgp,
-    svi,
-)
+from torch import Tensor
 
-from dustmap.functionals import PointValues
-from dustmap.gp.inducing import clustered_subset
+from dustmap.inference.svi import HipSettings, fit_svi, solve_mean
+from dustmap.inference.svi.bound import Observations
 from dustmap.kernels import Matern52
-from pipelines.base.progress import say
+from dustmap.linalg.cg import ConjugateGradients
+from dustmap.linalg.toeplitz import EmbeddingLimits
+from dustmap.models.rowwise import RowwiseGaussian
+from dustmap.whitening import ToeplitzWhitening
 
-# Fig. 3c: RMSE and seconds per epoch of the observations, by M.
-_RMSE = {"HIP-GP": {10_000: 0.411, 40_000: 0.389}, "SVGP": {10_000: 0.412}}
+_PRECIPITATION = "us_precip_april1948.csv.gz"
+# Of the simulated field, which fills the unit square.
+_LATTICE, _LENGTHSCALE, _NOISE = 1_000, 1 / 75, 0.3
+STEPS, SOLVED, SVGP = "svi, steps alone", "svi, mean solved", "SVGP (dense)"
+# Fig. 3c: RMSE of HIP-GP with M = 10,000 and 40,000 and of SVGP with M = 10,000, and
+# seconds per epoch of the observations.
+_RMSE = (0.411, 0.389, 0.412)
 _EPOCH = {"HIP-GP": 91.2, "SVGP": 193.6}
 _OBSERVATIONS = 160_947
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much is run: points per axis of the engines, observations, iterations.
-
-    ``train`` and ``test`` are of the simulated field; ``some`` are the observations
-    that svi and SVGP get on ``some_side²`` points, ``early`` those of the early
-    stopping.
-    """
-
-    sides: tuple[int, ...]
-    train: int
-    test: int
-    searched: int
-    some_side: int
-    some: tuple[int, int]
-    epochs: int
-    early_side: int
-    early: tuple[int, int]
-    iterations: tuple[int, ...]
-
-
-PLANS: dict[Size, Plan] = {
-    "quick": Plan(
-        sides=(20, 30),
-        train=1_500,
-        test=400,
-        searched=150,
-        some_side=20,
-        some=(400, 150),
-        epochs=1,
-        early_side=20,
-        early=(300, 100),
-        iterations=(1, 3, 10),
-    ),
-    "default": Plan(
-        sides=(100, 120, 140, 160, 180, 200),
-        train=_OBSERVATIONS,
-        test=20_000,
-        searched=1_000,
-        some_side=100,
-        some=(2_000, 500),
-        epochs=2,
-        early_side=120,
-        early=(1_000, 300),
-        iterations=(1, 2, 5, 10, 20, 50),
-    ),
+# PCG iterations in training and in evaluation.
+_TRAINING, _EVALUATION = 20, 50
+# Bytes of rows that are kept; beyond, they are solved anew in every epoch.
+_ROWS = 2**31
+# The paper's blocks: 10 points per axis.
+_BLOCK = 10
+_BATCH = 200
+_MEAN = ConjugateGradients(rtol=1e-6, max_steps=3_000)
+# Of what the covariance may change, relative, where an embedding has to be clipped.
+_CLIP = EmbeddingLimits(max_points=2**20, clip=True, max_error=1e-3)
+SIZES = {
+    # Points per axis of the full batch; rows of the simulated field.
+    "sides": ((100, 120, 140, 160, 180, 200), (20, 30)),
+    "train": (_OBSERVATIONS, 1_500),
+    "test": (20_000, 400),
+    "searched": (1_000, 150),
+    # Rows to train and to test on, and points per axis, of svi and SVGP.
+    "some": ((2_000, 500), (400, 150)),
+    "some_side": (100, 20),
+    "epochs": (2, 1),
+    # Likewise of the early stopping.
+    "early": ((1_000, 300), (300, 100)),
+    "early_side": (120, 20),
+    "iterations": ((1, 2, 5, 10, 20, 50), (1, 3, 10)),
 }
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument(
-        "--data", type=Path, metavar="FOLDER", help=f"of {PRECIPITATION}"
+def experiment(report: Report, given: SimpleNamespace) -> None:
+    """Fit the simulated field, and precipitation where it is there."""
+    fallen = report.read(
+        given.data, _PRECIPITATION, lambda file: read_precipitation(file, given.seed)
     )
-    chosen = options.parse_args()
-    plan = PLANS[size_of(chosen)]
-    report = Report.of("spatial", __doc__, chosen)
-    with refusals():
-        found, report.notes = data_sets(chosen, plan)
-    rows = [row for data in found for row in run(data, plan, chosen.seed)]
-    report.comparisons = [
-        entry for data in found for entry in comparisons(data.name, rows)
-    ]
-    report.tables = {"Fits": rows}
-    full = [row for row in rows if row["engine"] == FULL_BATCH]
-    curves = group(full, lambda row: row["data"], "M", "RMSE")
-    report.write(
-        chosen.output, plot(curves, "inducing points M", "RMSE", ("log", "linear"))
+    field = simulate_field(given.train, given.test, given.seed)
+    for data in (field, fallen):
+        if data is not None:
+            compare(report, data.name, report.collect("Fits", run(data, given)))
+    full = [row for row in report.tables["Fits"] if row["engine"] == FULL_BATCH]
+    report.figure = plot(
+        full, lambda row: row["data"], "RMSE", scales=("log", "linear")
     )
 
 
-def data_sets(
-    options: argparse.Namespace, plan: Plan
-) -> tuple[list[Spatial], list[str]]:
-    """Read or simulate what can be had; note what is missing."""
-    found = [simulate(plan.train, plan.test, options.seed)]
-    folder = options.data or default_folder()
-    if options.data is None and not (folder / PRECIPITATION).is_file():
-        return found, [f"US precipitation: {NOT_RUN}, {PRECIPITATION} was not found"]
-    return [*found, read_precipitation(folder, options.seed)], []
+def read_precipitation(file: Path, seed: int) -> Split:
+    """Read standardised anomalies of US stations in April 1948; test on a fifth.
+
+    Of 11,918 stations those that observed. Longitudes are shortened by the cosine of
+    the mean latitude.
+    """
+    lon, lat, anomaly, infill = read_table(file, ("lon", "lat", "anomaly", "infill")).T
+    observed = infill == 1
+    lon = lon * math.cos(math.radians(float(lat[observed].mean())))
+    positions = np.stack([lon, lat], axis=1)[observed]
+    count = len(positions)
+    return split(
+        "US precipitation",
+        Rows.of(positions, anomaly[observed]),
+        np.random.default_rng(seed).permutation(count),
+        count - count // 5,
+        count // 5,
+        (positions.min(axis=0).tolist(), positions.max(axis=0).tolist()),
+    ).scaled()
 
 
-def run(data: Spatial, plan: Plan, seed: int) -> list[Row]:
-    """Fit one data set by every engine."""
-    model = choose_model(data, plan.searched, seed)
-    rows = [
-        row_of(data, FULL_BATCH, side, full_batch(data, model, side, seed))
-        for side in plan.sides
-    ]
-    some, side = data.shortened(*plan.some), plan.some_side
-    fits = svi(some, model, side, seed, epochs=plan.epochs)
-    fits[SVGP] = svgp(some, model, side)
-    rows += [row_of(some, name, side, fit) for name, fit in fits.items()]
-    few = data.shortened(*plan.early)
-    for iterations in plan.iterations:
-        fit = stopped_early(few, model, plan.early_side, iterations)
-        row = row_of(few, SOLVED, plan.early_side, fit)
-        rows.append({"PCG iterations": iterations, **row})
-    return rows
+def simulate_field(train: int, test: int, seed: int) -> Split:
+    """A Matérn-5/2 field of variance 1, lengthscale 1/75 of the box, noise 0.3.
 
-
-def choose_model(data: Spatial, count: int, seed: int) -> Model:
-    """Choose lengthscale, variance and noise by the largest evidence of a subset."""
+    It is drawn on a lattice of 1,000² points, at random ones of which it is observed.
+    """
     generator = torch.Generator().manual_seed(seed)
-    rows = clustered_subset(data.train, count, 8, generator)
-    points = PointValues(data.train[rows])
-    scales = [float(data.extent * s) for s in np.geomspace(0.0067, 0.2, 12)]
-    best = best_scales(
-        lambda s: symmetric_covariance(Matern52(lengthscale=s), points).numpy(),
-        scales,
-        data.values[rows].numpy(),
-        np.zeros(len(rows)),
+    kernel, lattice = Matern52(lengthscale=_LENGTHSCALE), _LATTICE
+    field = drawn_field(kernel, lattice, 1_120, generator).reshape(-1)
+    rows = torch.randperm(len(field), generator=generator)[: train + test]
+    white = torch.randn(len(rows), generator=generator, dtype=torch.float64)
+    truth = field[rows]
+    places = torch.stack([rows // lattice, rows % lattice], dim=1) / (lattice - 1)
+    return split(
+        "simulated",
+        Rows.of(places.to(torch.float64), truth + _NOISE * white, truth=truth),
+        torch.arange(len(rows)),
+        train,
+        test,
+        ((0.0, 0.0), (1.0, 1.0)),
+    ).scaled()
+
+
+def run(data: Split, given: SimpleNamespace) -> Iterator[Row]:
+    """Fit one data set by every engine."""
+    lengthscales = math.sqrt(math.prod(data.sides)) * np.geomspace(0.0067, 0.2, 12)
+    scales = best_scales(
+        [Matern52], data, lengthscales.tolist(), count=given.searched, seed=given.seed
     )
-    kernel = Matern52(lengthscale=best.lengthscale, variance=best.variance)
-    return Model(kernel=kernel, noise=best.common_noise**2)
+    for side in given.sides:
+        yield row_of(data, FULL_BATCH, side, on_torus(data, scales, side, given.seed))
+    some, side = data.shortened(*given.some), given.some_side
+    fits = svi(some, scales, side, given.seed, epochs=given.epochs)
+    fits[SVGP] = svgp(some, scales, side)
+    for engine, fit in fits.items():
+        yield row_of(some, engine, side, fit)
+    few, side = data.shortened(*given.early), given.early_side
+    for iterations in given.iterations:
+        fit = stopped_early(few, scales, side, iterations)
+        yield {"PCG iterations": iterations, **row_of(few, SOLVED, side, fit)}
 
 
-def row_of(data: Spatial, engine: str, side: int, fit: Fit) -> Row:
+def row_of(data: Split, engine: str, side: int, fit: Fit) -> Row:
     """Make one row of the table."""
     row: Row = {
         "data": data.name,
-        "N": len(data.values),
+        "N": len(data.train),
         "M": side**2,
         "engine": engine,
-        "RMSE": root_mean_square(fit.mean - data.test_values),
-        "epoch [s]": fit.epoch,
+        "RMSE": root_mean_square(fit.mean - data.test.values),
+        "epoch [s]": fit.seconds,
         "converged": fit.converged,
         "modes set to zero": fit.dropped,
     }
-    if data.truth is not None:
-        row["RMSE of the noise-free"] = root_mean_square(fit.mean - data.truth)
-    say(str(row))
+    if bool(data.test.truth.isfinite().all()):
+        row["RMSE of the noise-free"] = root_mean_square(fit.mean - data.test.truth)
     return row
 
 
-def comparisons(name: str, rows: Sequence[Row]) -> list[Comparison]:
+def on_torus(data: Split, scales: Scales, side: int, seed: int) -> Fit:
+    """The mean of the full batch."""
+    grid = data.grid(side, side)
+    with stopwatch() as taken:
+        fit = full_batch(
+            data, scales, grid, solver=_MEAN, samples=0, draws=8, rank=0, seed=seed
+        )
+    return fit._replace(seconds=taken[0])
+
+
+def whitening_of(
+    data: Split, scales: Scales, side: int, iterations: int
+) -> ToeplitzWhitening:
+    """HIP-GP's whitening with PCG stopped after so many iterations."""
+    solver = ConjugateGradients(rtol=1e-8, max_steps=iterations, restarts=0)
+    return embedded(scales.kernel, data.grid(side, side), solver, _CLIP)
+
+
+def observed(
+    data: Split, scales: Scales, whitening: ToeplitzWhitening
+) -> tuple[RowwiseGaussian, Observations]:
+    """HIP-GP's model of the training rows, and what was observed there."""
+    rows = RowwiseGaussian(whitening, data.train.functionals())
+    noise = data.train.noise + scales.noise
+    return rows, Observations.of(rows, data.train.values, noise)
+
+
+def predicted(model: RowwiseGaussian, data: Split, *means: Tensor) -> Tensor:
+    """``k_*ᵀ m`` at the test points for every m, each row solved once."""
+    wanted = model.at(data.test.functionals())
+    wanted.keep_rows()
+    return wanted.apply(torch.stack(means))
+
+
+def svi(
+    data: Split,
+    scales: Scales,
+    side: int,
+    seed: int,
+    *,
+    epochs: int,
+    training: int = _TRAINING,
+    evaluation: int = _EVALUATION,
+) -> dict[str, Fit]:
+    """Natural-gradient steps with blocks of 10 × 10, and the exact mean after them."""
+    whitening = whitening_of(data, scales, side, training)
+    rows, seen = observed(data, scales, whitening)
+    with stopwatch() as solving:
+        if rows.kept_bytes <= _ROWS:
+            rows.keep_rows()
+    settings = HipSettings(
+        block=_BLOCK,
+        batch_size=_BATCH,
+        epochs=epochs,
+        solve_mean=False,
+        row_memory=_ROWS,
+    )
+    with stopwatch() as stepping:
+        generator = torch.Generator().manual_seed(seed)
+        q = fit_svi(rows, seen, settings, generator=generator).q
+    solution = solve_mean(rows, seen, solver=_MEAN, start=q.mean)
+    evaluating = rows.on(whitening_of(data, scales, side, evaluation))
+    stepped, solved = predicted(evaluating, data, q.mean, solution.value[0])
+    seconds, zeroed = solving[0] + stepping[0] / epochs, dropped(whitening)
+    converged = bool(solution.converged.all())
+    return {
+        STEPS: Fit(stepped, dropped=zeroed, seconds=seconds),
+        SOLVED: Fit(solved, converged=converged, dropped=zeroed, seconds=seconds),
+    }
+
+
+def stopped_early(data: Split, scales: Scales, side: int, iterations: int) -> Fit:
+    """The optimal mean with all rows, of training and test, stopped after so many."""
+    whitening = whitening_of(data, scales, side, iterations)
+    rows, seen = observed(data, scales, whitening)
+    with stopwatch() as taken:
+        rows.keep_rows()
+        solution = solve_mean(rows, seen, solver=_MEAN)
+    (mean,) = predicted(rows, data, solution.value[0])
+    return Fit(
+        mean,
+        converged=bool(solution.converged.all()),
+        dropped=dropped(whitening),
+        seconds=taken[0],
+    )
+
+
+def svgp(data: Split, scales: Scales, side: int) -> Fit:
+    """The optimum of SVGP's bound on the same points, dense."""
+    with stopwatch() as taken:
+        model = collapsed(data, scales, data.grid(side, side).points())
+        moments = model.predict(data.test.functionals())
+    return Fit(*moments, seconds=taken[0])
+
+
+def compare(report: Report, name: str, rows: Sequence[Row]) -> None:
     """Compare ratios of Fig. 3c, Fig. 4's early stopping and times for one data set."""
     own = [row for row in rows if row["data"] == name]
     early = [row for row in own if "PCG iterations" in row]
-    found = {
-        (row["engine"], row["M"]): row for row in own if "PCG iterations" not in row
-    }
+    fits = [row for row in own if "PCG iterations" not in row]
 
-    def over(above: tuple[str, int], below: tuple[str, int]) -> str | None:
-        if above not in found or below not in found:
-            return None
-        return f"{found[above]['RMSE'] / found[below]['RMSE']:.4f}"
+    def rmse(engine: str, points: int) -> float | None:
+        return cell(fits, "RMSE", engine=engine, M=points)
 
-    hip, dense = _RMSE["HIP-GP"], _RMSE["SVGP"]
-    compared = [
-        Comparison(
-            what="RMSE, M = 40,000 / M = 10,000, HIP-GP",
-            source="Fig. 3c",
-            paper=f"{hip[40_000] / hip[10_000]:.4f}",
-            here=over((FULL_BATCH, 40_000), (FULL_BATCH, 10_000)),
-            remark=f"here: {name}, full batch",
-        ),
-        *(
-            Comparison(
-                what="RMSE, HIP-GP / SVGP, M = 10,000",
-                source="Fig. 3c",
-                paper=f"{hip[10_000] / dense[10_000]:.4f}",
-                here=over((engine, 10_000), (SVGP, 10_000)),
-                remark=f"here: {name}, {engine}",
-            )
-            for engine in (STEPS, SOLVED)
-        ),
-    ]
+    fewer, more, dense = _RMSE
+    what = "RMSE, M = 40,000 / M = 10,000, HIP-GP"
+    here = ratio(rmse(FULL_BATCH, 40_000), rmse(FULL_BATCH, 10_000), ".4f")
+    remark = f"here: {name}, full batch"
+    report.compare(what, "Fig. 3c", f"{more / fewer:.4f}", here, remark)
+    for engine in (STEPS, SOLVED):
+        what = "RMSE, HIP-GP / SVGP, M = 10,000"
+        here = ratio(rmse(engine, 10_000), rmse(SVGP, 10_000), ".4f")
+        remark = f"here: {name}, {engine}"
+        report.compare(what, "Fig. 3c", f"{fewer / dense:.4f}", here, remark)
     last = early[-1]
     enough = next(
         row["PCG iterations"]
         for row in early
         if abs(row["RMSE"] / last["RMSE"] - 1) < 0.01
     )
-    compared.append(
-        Comparison(
-            what="PCG iterations that bring the RMSE within 1% of the most, M = 14,400",
-            source="Fig. 4 (a curve)",
-            paper="robust to stopping",
-            here=f"{enough}" if last["M"] == 14_400 else None,
-            remark=f"here: {name}, the most are {last['PCG iterations']}",
-        )
+    report.compare(
+        "PCG iterations that bring the RMSE within 1% of the most, M = 14,400",
+        "Fig. 4 (a curve)",
+        "robust to stopping",
+        f"{enough}" if last["M"] == 14_400 else None,
+        f"here: {name}, the most are {last['PCG iterations']}",
     )
-    for paper, engine in (("HIP-GP", STEPS), ("SVGP", SVGP)):
-        row = found.get((engine, 10_000))
-        compared.append(
-            Comparison(
-                what=f"seconds per epoch and 1,000 observations, {paper}, M = 10,000",
-                source="Fig. 3c",
-                paper=f"{1_000 * _EPOCH[paper] / _OBSERVATIONS:.3g}",
-                here=None
-                if row is None
-                else f"{1e3 * row['epoch [s]'] / row['N']:.3g}",
-                remark=f"here: {name}" + (", whole fit" if paper == "SVGP" else ""),
-            )
-        )
-    return compared
+    for paper, engine, whole in (("HIP-GP", STEPS, ""), ("SVGP", SVGP, ", whole fit")):
+        what = f"seconds per epoch and 1,000 observations, {paper}, M = 10,000"
+        stated = 1_000 * _EPOCH[paper] / _OBSERVATIONS
+        case = {"engine": engine, "M": 10_000}
+        epoch, count = (cell(fits, column, **case) for column in ("epoch [s]", "N"))
+        here = ratio(epoch, None if count is None else count / 1_000, ".3g")
+        report.compare(what, "Fig. 3c", f"{stated:.3g}", here, f"here: {name}{whole}")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__, __doc__, experiment, SIZES, data=f"folder of {_PRECIPITATION}")

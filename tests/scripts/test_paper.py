@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def quick(tmp_path, monkeypatch):
     def run(name, *arguments, figure=True):
         words = [name, "--quick", "--output", str(tmp_path), *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", words)
-        importlib.import_module(name).main()
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
         assert (tmp_path / f"{name}.md").read_text().startswith("**A smoke run")
         if figure:
             assert imread(tmp_path / f"{name}.png").shape[1] > 800
@@ -114,16 +115,12 @@ def test_derivatives_help_and_all_methods_are_the_exact_gp(quick):
         assert found[f"{what}, HIP-GP, with / without derivatives"] < 0.9
 
 
-def dense_posterior(methods, data):
+def dense_posterior(data):
     """Moments from the kernel's formula and its derivatives, without the library."""
-    x = torch.cat([data.at, data.slopes_at, data.test])[:, 0]
-    order = torch.cat(
-        [
-            torch.zeros(methods.VALUES),
-            torch.ones(methods.DERIVATIVES),
-            torch.zeros(methods.TESTS),
-        ]
-    )
+    seen, values, _ = data.observed["with"]
+    at, slopes_at = (part.places for part in seen.parts)
+    x = torch.cat([at, slopes_at, data.test])[:, 0]
+    order = torch.cat([torch.zeros(100), torch.ones(20), torch.zeros(100)])
     lag, square = x[:, None] - x[None, :], 0.1**2
     k = 0.5 * torch.exp(-(lag**2) / (2 * square))
     left, right = order[:, None] == 1, order[None, :] == 1
@@ -132,22 +129,20 @@ def dense_posterior(methods, data):
         k * (1 / square - lag**2 / square**2),
         torch.where(left, -k * lag / square, torch.where(right, k * lag / square, k)),
     )
-    count = methods.VALUES + methods.DERIVATIVES
-    noise = torch.where(order[:count] == 1, 0.2**2, 0.05**2)
-    total = k[:count, :count] + noise.diag()
-    cross = k[count:, :count]
-    values = torch.cat([data.values, data.slopes])
+    noise = torch.where(order[:120] == 1, 0.2**2, 0.05**2)
+    total = k[:120, :120] + noise.diag()
+    cross = k[120:, :120]
     mean = cross @ torch.linalg.solve(total, values)
-    prior = k[count:, count:].diagonal()
+    prior = k[120:, 120:].diagonal()
     return mean, prior - (cross * torch.linalg.solve(total, cross.mT).mT).sum(dim=1)
 
 
 def test_the_exact_posterior_is_that_of_the_kernels_formula():
-    import derivative_methods as methods
+    from derivative_gp import draw_data, predictions
 
-    data = methods.draw_data(3)
-    mean, variance = dense_posterior(methods, data)
-    found = methods.exact(data, derivatives=True)
+    data = draw_data(3)
+    mean, variance = dense_posterior(data)
+    found = dict(predictions(data, 31, "with"))["exact GP"]
     torch.testing.assert_close(found.mean, mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(found.variance, variance, rtol=1e-6, atol=1e-9)
 
@@ -155,7 +150,7 @@ def test_the_exact_posterior_is_that_of_the_kernels_formula():
 def test_a_plane_field_is_mapped_better_on_more_points(quick, tmp_path, monkeypatch):
     monkeypatch.setenv("DUSTMAP_DATA", str(tmp_path / "nowhere"))
     record = quick("spatial")
-    assert record["notes"][0].startswith("US precipitation: not run")
+    assert record["notes"] == ["not run: us_precip_april1948.csv.gz was not found"]
     full = [r for r in record["tables"]["Fits"] if r["engine"] == "full batch"]
     assert [row["M"] for row in full] == [400, 900]
     error = [row["RMSE of the noise-free"] for row in full]
@@ -166,35 +161,33 @@ def test_a_plane_field_is_mapped_better_on_more_points(quick, tmp_path, monkeypa
 @pytest.fixture
 def plane():
     """A plane field that 100 points resolve but in part, and a kernel for it."""
-    from spatial_data import simulate
-    from spatial_engines import Model
+    from engines import Scales
+    from spatial import simulate_field
 
-    from dustmap.kernels import Matern52
-
-    data = simulate(300, 80, 5)
-    return data, Model(kernel=Matern52(lengthscale=0.15, variance=0.8), noise=0.2)
+    data = simulate_field(300, 80, 5)
+    return data, Scales(Matern52(lengthscale=0.15, variance=0.8), 0.2)
 
 
 def test_svi_with_its_mean_solved_is_svgp(plane):
-    from spatial_engines import SOLVED, STEPS, svgp, svi
+    from spatial import SOLVED, STEPS, svgp, svi
 
-    data, model = plane
-    dense = svgp(data, model, 10).mean
-    fits = svi(data, model, 10, 1, epochs=2, training=200, evaluation=200)
+    data, scales = plane
+    dense = svgp(data, scales, 10).mean
+    fits = svi(data, scales, 10, 1, epochs=2, training=200, evaluation=200)
     torch.testing.assert_close(fits[SOLVED].mean, dense, rtol=1e-4, atol=1e-5)
     # The steps alone have not arrived, and nearer to it after more of them.
     few = (fits[STEPS].mean - dense).norm()
-    more = svi(data, model, 10, 1, epochs=20, training=200, evaluation=200)
+    more = svi(data, scales, 10, 1, epochs=20, training=200, evaluation=200)
     assert 1e-4 < (more[STEPS].mean - dense).norm() < few
 
 
 def test_stopping_early_changes_the_prediction_until_rows_converge(plane):
-    from spatial_engines import stopped_early, svgp
+    from spatial import stopped_early, svgp
 
-    data, model = plane
-    dense = svgp(data, model, 10).mean
+    data, scales = plane
+    dense = svgp(data, scales, 10).mean
     errors = [
-        float((stopped_early(data, model, 10, n).mean - dense).norm())
+        float((stopped_early(data, scales, 10, n).mean - dense).norm())
         for n in (1, 4, 100)
     ]
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
@@ -202,28 +195,28 @@ def test_stopping_early_changes_the_prediction_until_rows_converge(plane):
 
 
 def test_the_simulated_plane_has_its_variance_lengthscale_and_noise():
-    from spatial_data import simulate
+    from spatial import simulate_field
 
-    data = simulate(20_000, 5_000, 3)
-    noise = data.test_values - data.truth
-    assert float(noise.std()) == pytest.approx(0.3, rel=0.05)
-    assert float(data.truth.std()) == pytest.approx(1.0, rel=0.05)
-    assert float(data.values.mean()) == pytest.approx(0, abs=1e-12)
-    again = simulate(20_000, 5_000, 3)
-    torch.testing.assert_close(again.values, data.values, rtol=0, atol=0)
+    data = simulate_field(20_000, 5_000, 3)
+    truth = data.test.truth
+    assert float((data.test.values - truth).std()) == pytest.approx(0.3, rel=0.05)
+    assert float(truth.std()) == pytest.approx(1.0, rel=0.05)
+    assert float(data.train.values.mean()) == pytest.approx(0, abs=1e-12)
+    again = simulate_field(20_000, 5_000, 3)
+    torch.testing.assert_close(again.train.values, data.train.values, rtol=0, atol=0)
     # Matérn-5/2 one lengthscale apart: (1 + √5 + 5/3) exp(−√5).
-    lag = torch.cdist(data.test, data.test) * 75
+    lag = torch.cdist(data.test.inputs, data.test.inputs) * 75
     near = torch.nonzero(((lag - 1).abs() < 0.1).triu())
-    product = data.truth[near[:, 0]] * data.truth[near[:, 1]]
+    product = truth[near[:, 0]] * truth[near[:, 1]]
     expected = (1 + 5**0.5 + 5 / 3) * np.exp(-(5**0.5))
     assert float(product.mean()) == pytest.approx(expected, abs=0.06)
 
 
 def test_the_full_batch_predicts_as_well_as_svgp(plane):
-    from spatial_engines import full_batch, svgp
+    from spatial import on_torus, svgp
 
-    data, model = plane
-    found, dense = full_batch(data, model, 16, 1), svgp(data, model, 16)
+    data, scales = plane
+    found, dense = on_torus(data, scales, 16, 1), svgp(data, scales, 16)
     assert found.converged
     torch.testing.assert_close(found.mean, dense.mean, rtol=0.1, atol=0.05)
 
@@ -232,7 +225,7 @@ def test_the_full_batch_predicts_as_well_as_svgp(plane):
 def test_dust_of_every_engine_errs_less_on_more_points(quick, tmp_path, monkeypatch):
     monkeypatch.setenv("DUSTMAP_DATA", str(tmp_path / "nowhere"))
     record = quick("dust")
-    assert record["notes"][0].startswith("Ananke, 4,000 stars: not run")
+    assert record["notes"] == ["not run: ananke_5k.csv.gz was not found"]
     for engine, stars in (("full batch", 400), ("SVGP", 400), ("HIP-GP", 100)):
         few, many = (
             row
@@ -252,49 +245,71 @@ def test_a_missing_folder_is_one_line_and_status_2(name, quick, tmp_path, capsys
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_stars_of_the_galaxy_are_where_its_dust_is():
-    import dust
-    from dust_data import galaxy, galaxy_config
-    from dust_engines import Prediction
+def test_stars_of_the_galaxy_are_behind_its_dust():
+    from dust import galaxy_config, row_of, simulate_galaxy
+    from engines import Fit
 
+    from pipelines.cubes.cube import truth_extinction
     from pipelines.simulate import simulate
 
-    sky = galaxy(150, 30, 5, spacing=75.0)
+    data = simulate_galaxy(30, 150, 5, spacing=75.0)
     cube = simulate(galaxy_config(180, 5, 75.0)).truth
-    density = cube.sample("density", 1000 * sky.train.positions)
-    np.testing.assert_allclose(sky.train.density, 1000 * density, rtol=1e-6)
-    noise = sky.seen.values - sky.train.extinction
-    assert np.std(noise / sky.seen.sigma) == pytest.approx(1, rel=0.2)
-    assert np.median(sky.seen.sigma) == pytest.approx(0.02, rel=0.2)
-    few = sky.shortened(10, 3)
-    np.testing.assert_array_equal(few.seen.values, sky.seen.values[:10])
-    np.testing.assert_array_equal(few.test.positions, sky.test.positions[:3])
+    x, y, z = 1000 * data.test.inputs.numpy().T
+    distance = np.sqrt(x**2 + y**2 + z**2)
+    true = truth_extinction(
+        cube,
+        np.degrees(np.arctan2(y, x)),
+        np.degrees(np.arcsin(z / distance)),
+        distance,
+    )
+    np.testing.assert_allclose(data.test.truth, true, rtol=5e-3)
+    noise, sigma = data.test.values - data.test.truth, data.test.noise.sqrt()
+    assert float((noise / sigma).std()) == pytest.approx(1, rel=0.2)
+    assert float(sigma.median()) == pytest.approx(0.02, rel=0.2)
+    few = data.shortened(10, 3)
+    torch.testing.assert_close(few.train.values, data.train.values[:10])
+    torch.testing.assert_close(few.test.inputs, data.test.inputs[:3])
     # Scores of the truth and a known error.
-    off, std = torch.tensor(sky.test.extinction), torch.full((30,), 0.3).double()
-    found = Prediction(mean=off + 0.5, std=std, common=0.16)
-    row = dust.row_of(sky, "one", (2, 2, 2), found)
+    variance = torch.full_like(data.test.truth, 0.3**2)
+    found = Fit(data.test.truth + 0.5, variance, 0.16)
+    row = row_of(data, "one", (2, 2, 2), found)
     assert row["MAE [mag]"] == pytest.approx(0.5)
     assert row["MSE [mag²]"] == pytest.approx(0.25)
-    spread = np.sqrt(0.3**2 + sky.held.sigma**2 + 0.16)
-    expected = scipy.stats.norm(sky.held.values, spread).logpdf(found.mean.numpy())
+    spread = (0.3**2 + data.test.noise + 0.16).sqrt()
+    expected = scipy.stats.norm(data.test.values, spread).logpdf(found.mean)
     assert row["log likelihood"] == pytest.approx(expected.mean())
 
 
+def test_stars_of_the_sample_have_the_papers_noise(tmp_path):
+    from dust import read_ananke
+
+    random = np.random.default_rng(1)
+    table = np.column_stack([random.normal(size=(1_000, 3)), np.arange(1_000.0)])
+    file = tmp_path / "stars.csv"
+    file.write_text("x,y,z,e\n" + table_of(table[:, :3], table[:, 3]))
+    data, other = (read_ananke(file, 700, 200, seed) for seed in (3, 4))
+    assert (len(data.train), len(data.test)) == (700, 200)
+    for part, again in ((data.train, other.train), (data.test, other.test)):
+        torch.testing.assert_close(part.inputs, again.inputs)
+        sigma = part.noise.sqrt()
+        assert 0.0025 <= float(sigma.min()) < float(sigma.max()) <= 0.0075
+        scaled = (part.values - part.truth) / sigma
+        assert float(scaled.std()) == pytest.approx(1, rel=0.1)
+        assert not torch.equal(part.values, again.values)
+
+
 def test_svgp_of_rays_is_the_dense_optimum_of_its_bound():
-    from dust_data import galaxy
-    from dust_engines import SVGP, Scales, rowwise
+    from dust import rowwise, simulate_galaxy
+    from engines import SVGP, Scales
 
     from dustmap.covariance import functional_variance, inducing_covariance
 
-    sky = galaxy(150, 30, 5, spacing=75.0)
+    data = simulate_galaxy(150, 30, 5, spacing=75.0)
     kernel, shape, nodes = Matern32(lengthscale=0.9, variance=1.0), (4, 4, 3), 6
-    found = rowwise(sky, Scales(kernel=kernel, common=0.05), shape, nodes, SVGP)
+    found = rowwise(data, Scales(kernel, 0.05), shape, nodes, SVGP)
     rule = GaussLegendre(count=nodes)
-    train, test = (
-        LineIntegrals(torch.as_tensor(sample.positions), rule)
-        for sample in (sky.train, sky.test)
-    )
-    points = sky.grid(shape).points()
+    train, test = (LineIntegrals(part.inputs, rule) for part in (data.train, data.test))
+    points = data.grid(*shape).points()
     L = torch.linalg.cholesky(kernel(points[:, None] - points[None]))
     seen, wanted = (
         torch.linalg.solve_triangular(
@@ -302,9 +317,10 @@ def test_svgp_of_rays_is_the_dense_optimum_of_its_bound():
         ).mT
         for rays in (train, test)
     )
-    noise = sky.variance + 0.05
+    noise = data.train.noise + 0.05
     Lambda = torch.eye(48).double() + (seen / noise[:, None]).mT @ seen
-    mean = wanted @ torch.linalg.solve(Lambda, (seen / noise[:, None]).mT @ sky.values)
+    right = (seen / noise[:, None]).mT @ data.train.values
+    mean = wanted @ torch.linalg.solve(Lambda, right)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-7, atol=1e-9)
     # Blocks of 2 × 2 × 2 neighbours, the last one along z of 2 × 2 × 1.
     index = torch.arange(48).reshape(shape)
@@ -316,20 +332,27 @@ def test_svgp_of_rays_is_the_dense_optimum_of_its_bound():
                 S[own[:, None], own] = torch.linalg.inv(Lambda[own[:, None], own])
     variance = functional_variance(kernel, test) - (wanted**2).sum(1)
     variance = variance + torch.einsum("ni,ij,nj->n", wanted, S, wanted)
-    np.testing.assert_allclose(found.std**2, variance, rtol=1e-6)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-6)
 
 
-def test_the_quicker_dense_covariance_is_that_of_the_library(generator):
-    from dense_covariance import symmetric_covariance
+def test_variances_of_largest_evidence_are_a_maximum(generator):
+    from engines import best_variances
 
-    from dustmap.covariance import functional_covariance
+    at = torch.rand(60, 1, generator=generator, dtype=torch.float64)
+    values = (9 * at[:, 0]).sin() + 0.2 * torch.randn(60, generator=generator)
+    K = Matern52(lengthscale=0.3)(at[:, None] - at[None]).numpy()
 
-    kernel = Matern32(lengthscale=(0.1, 0.2, 0.3), variance=0.7)
-    ends = torch.rand(50, 3, generator=generator, dtype=torch.float64)
-    rays = LineIntegrals(ends, GaussLegendre(count=4))
-    torch.testing.assert_close(
-        symmetric_covariance(kernel, rays), functional_covariance(kernel, rays, rays)
-    )
+    def evidence(variance, noise):
+        law = scipy.stats.multivariate_normal(cov=variance * K + noise * np.eye(60))
+        return law.logpdf(values)
+
+    best, variance, noise = best_variances(K, values.numpy(), np.zeros(60))
+    assert best == pytest.approx(evidence(variance, noise))
+    for step in (0.8, 1.25):
+        assert evidence(step * variance, noise) < best
+        assert evidence(variance, step * noise) < best
+    best, variance, none = best_variances(K, values.numpy(), np.full(60, 0.05))
+    assert none == 0 and best == pytest.approx(evidence(variance, 0.05))
 
 
 def test_roads_are_fitted_better_on_more_points(quick):
@@ -347,18 +370,19 @@ def test_roads_are_fitted_better_on_more_points(quick):
 
 
 def test_the_full_batch_of_roads_is_the_exact_gp_on_a_fine_grid(generator):
-    import road3d_engines
-    from road3d_data import Roads
+    from engines import Scales
+    from road3d import Roads, on_torus
 
     at = torch.rand(300, 2, generator=generator, dtype=torch.float64)
     noise = torch.randn(300, generator=generator, dtype=torch.float64)
     height = (5 * at[:, 0]).sin() + (7 * at[:, 1]).cos() + 0.3 * noise
-    split = Roads(at=at, height=height).split(42)
-    scales = road3d_engines.Scales(kernel=Matern52(lengthscale=0.4), noise=0.1)
-    fit = road3d_engines.full_batch(split, scales, 400, 1, samples=64)
+    data = Roads(at=at, height=height).split(42)
+    scales = Scales(Matern52(lengthscale=0.4), 0.1)
+    points, fit = on_torus(data, scales, 400, 1, samples=64)
+    assert points == pytest.approx(400, rel=0.05)
     exact = ExactGP(
-        scales.kernel, PointValues(split.train), split.values, noise=scales.noise
-    ).predict(split.wanted)
+        scales.kernel, data.train.functionals(), data.train.values, noise=scales.noise
+    ).predict(data.test.functionals())
     off = (fit.mean - exact.mean) / exact.variance.sqrt()
     ratio = fit.variance / exact.variance
     assert float(off.square().mean()) < 0.02**2
@@ -366,7 +390,7 @@ def test_the_full_batch_of_roads_is_the_exact_gp_on_a_fine_grid(generator):
 
 
 def test_the_simulated_relief_has_its_variogram_and_noise():
-    from road3d_data import simulate_roads
+    from road3d import simulate_roads
 
     roads = simulate_roads(30_000, 600, 4)
     assert roads.at.min() >= 0 and roads.at.max() <= 1
@@ -384,42 +408,35 @@ def test_the_simulated_relief_has_its_variogram_and_noise():
 
 
 def test_splits_of_roads_are_apart_in_the_papers_shares_and_standardised():
-    from road3d_data import Roads
+    from road3d import Roads
 
     places = torch.arange(1_000.0).double()
     roads = Roads(at=torch.stack([places, places], 1), height=3 * places + 7)
-    split, other = roads.split(42), roads.split(43)
-    assert (len(split.values), len(split.test_values)) == (640, 200)
-    assert float(split.values.mean()) == pytest.approx(0, abs=1e-12)
-    assert float(split.values.std()) == pytest.approx(1)
+    data, other = roads.split(42), roads.split(43)
+    train, test = data.train, data.test
+    assert (len(train), len(test)) == (640, 200)
+    assert float(train.values.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(train.values.std()) == pytest.approx(1)
     order = np.random.RandomState(42).permutation(1_000)
-    np.testing.assert_array_equal(split.train[:, 0], order[:640])
-    np.testing.assert_array_equal(split.test[:, 0], order[800:])
-    assert not torch.equal(split.train, other.train)
+    np.testing.assert_array_equal(train.inputs[:, 0], order[:640])
+    np.testing.assert_array_equal(test.inputs[:, 0], order[800:])
+    assert not torch.equal(train.inputs, other.train.inputs)
     # One line through all rows stays one in the units of the split.
-    rise, run = split.test_values - split.values[:200], split.test - split.train[:200]
+    rise = test.values - train.values[:200]
+    run = test.inputs - train.inputs[:200]
     torch.testing.assert_close(rise, run[:, 0] * rise[0] / run[0, 0])
 
 
 def test_scores_of_known_moments_are_right(generator):
-    from road3d_data import Roads
-    from road3d_engines import Fit, averaged, scores
+    from engines import Fit
+    from road3d import Roads
 
     at = torch.rand(300, 2, generator=generator, dtype=torch.float64)
-    split = Roads(at=at, height=(5 * at[:, 0]).sin()).split(42)
-    zero = torch.zeros_like(split.test_values)
-    found = scores(Fit(mean=zero, variance=zero + 0.75, noise=0.25, points=9), split)
-    square = float(split.test_values.square().mean())
-    assert found["RMSE"] == pytest.approx(square**0.5)
-    assert found["NLL"] == pytest.approx(0.5 * (np.log(2 * np.pi) + square))
-    rows = [
-        {"engine": "b", "M": 9, "RMSE": 1.0, "NLL": 3.0},
-        {"engine": "a", "M": 9, "RMSE": 5.0, "NLL": 6.0},
-        {"engine": "b", "M": 9, "RMSE": 3.0, "NLL": 3.0},
-    ]
-    one, two = averaged(rows)
-    assert (one["engine"], one["splits"], one["RMSE"]) == ("a", 1, 5.0)
-    assert (two["splits"], two["RMSE"], two["NLL"]) == (2, 2.0, 3.0)
+    data = Roads(at=at, height=(5 * at[:, 0]).sin()).split(42)
+    zero = torch.zeros_like(data.test.values)
+    square = float(data.test.values.square().mean())
+    found = Fit(zero, zero + 0.75, 0.25).log_density(data)
+    assert found == pytest.approx(-0.5 * (np.log(2 * np.pi) + square))
 
 
 def table_of(inputs, values):
@@ -429,8 +446,6 @@ def table_of(inputs, values):
 
 def small_sets(folder, rows=300):
     """A folder with an arm and precipitation in the layout of the shipped files."""
-    from regression_data import KIN40K, PRECIPITATION
-
     random = np.random.default_rng(1)
     x = random.normal(size=(rows, 8))
     wave = np.sin(2 * x[:, 1])
@@ -438,8 +453,9 @@ def small_sets(folder, rows=300):
     months = [np.full(rows, 1996), random.integers(1, 13, rows)]
     rain = np.column_stack([x[:, 1:3], *months])
     for file, text in {
-        KIN40K: table_of(x, wave),
-        PRECIPITATION: "lon,lat,year,month,ppt_cm\n" + table_of(rain, noisy),
+        "kin40k.csv.gz": table_of(x, wave),
+        "colorado_monthly_precip.csv.gz": "lon,lat,year,month,ppt_cm\n"
+        + table_of(rain, noisy),
     }.items():
         (folder / file).write_bytes(gzip.compress(text.encode()))
     return ["--data", folder]
@@ -460,7 +476,7 @@ def test_ciq_and_cholesky_end_alike_and_are_timed(quick, tmp_path):
 def test_scores_are_those_of_the_dense_posterior():
     """With a step of one on all rows the bound is at its optimum (Titsias 2009)."""
     from ciq_svgp import Model, train
-    from regression_data import split
+    from data import standardised
 
     from dustmap.inference.svi import SvgpSettings
     from dustmap.likelihoods import Gaussian
@@ -468,12 +484,13 @@ def test_scores_are_those_of_the_dense_posterior():
     random = np.random.default_rng(3)
     inputs = random.normal(size=(300, 2))
     values = np.sin(2 * inputs[:, 0]) + 0.3 * random.normal(size=300)
-    data = split("wave", inputs, values, 1)
-    points, kernel = data.train[::10], Matern52(lengthscale=0.7)
+    data = standardised("wave", inputs, values, 1)
+    x, y = data.train.inputs, data.train.values
+    points, kernel = x[::10], Matern52(lengthscale=0.7)
     settings = SvgpSettings(
-        batch_size=len(data.values), steps=2, natural_rate=1.0, decay_at=(), learn=()
+        batch_size=len(y), steps=2, natural_rate=1.0, decay_at=(), learn=()
     )
-    start = Model(kernel=kernel, likelihood=Gaussian(variance=0.3))
+    start = Model(kernel, Gaussian(variance=0.3))
     _, found = train("Cholesky", data, points, start, settings, 1)
 
     def k(x, z):
@@ -481,61 +498,53 @@ def test_scores_are_those_of_the_dense_posterior():
         return (1 + r + r**2 / 3) * torch.exp(-r)
 
     K = k(points, points) + 1e-4 * torch.eye(len(points), dtype=torch.float64)
-    K_un, cross = k(points, data.train), k(points, data.test)
+    K_un, cross = k(points, x), k(points, data.test.inputs)
     A = K + K_un @ K_un.mT / 0.3
-    mean = cross.mT @ torch.linalg.solve(A, K_un @ data.values) / 0.3
+    mean = cross.mT @ torch.linalg.solve(A, K_un @ y) / 0.3
     inner = torch.linalg.inv(K) - torch.linalg.inv(A)
     variance = 1.3 - (cross * (inner @ cross)).sum(dim=0)
     expected = torch.distributions.Normal(mean, variance.sqrt())
-    nll = -float(expected.log_prob(data.test_values).mean())
+    nll = -float(expected.log_prob(data.test.values).mean())
     assert found == pytest.approx(nll, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "text", ["1,2,3\n" * 20, "1,2,3,4,5,6,7,8,9\n" * 9, "1,2,dear\n3,x,4\n"]
-)
-def test_faulty_arms_are_refused(tmp_path, text):
-    from regression_data import KIN40K, read_kin40k
-
-    from pipelines.base.errors import InputError
-
-    (tmp_path / KIN40K).write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(InputError):
-        read_kin40k(tmp_path, 1)
-
-
 def test_rows_are_split_and_standardised_by_those_to_train_on():
-    from regression_data import split
+    from data import standardised
 
     inputs = np.column_stack([np.arange(100.0), np.full(100, 7.0)])
-    data = split("ramp", inputs, 3 * inputs[:, 0] + 1, 5)
-    assert (len(data.train), len(data.test)) == (75, 15)
-    assert float(data.train[:, 0].mean()) == pytest.approx(0, abs=1e-12)
-    assert float(data.values.std(correction=0)) == pytest.approx(1)
-    assert not data.train[:, 1].any() and not data.test[:, 1].any()
+    data = standardised("ramp", inputs, 3 * inputs[:, 0] + 1, 5)
+    train, test = data.train, data.test
+    assert (len(train), len(test)) == (75, 15)
+    assert float(train.inputs[:, 0].mean()) == pytest.approx(0, abs=1e-12)
+    assert float(train.values.std(correction=0)) == pytest.approx(1)
+    assert not train.inputs[:, 1].any() and not test.inputs[:, 1].any()
     # One line through all rows: those to test on have the same units.
-    torch.testing.assert_close(data.test[:, 0], data.test_values)
-    seen = {round(float(v), 9) for v in (*data.values, *data.test_values)}
+    torch.testing.assert_close(test.inputs[:, 0], test.values)
+    seen = {round(float(v), 9) for v in (*train.values, *test.values)}
     assert len(seen) == 90
     assert len(data.shortened(10, 4).train) == 10
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("script", "reader", "text", "message"),
     [
-        ("plane_age,distance\n1,2\n", "has no column air_time"),
-        (f"{FLIGHT_COLUMNS}\n" + "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, at least 14"),
+        ("ciq_svgp", "read_kin40k", "1,2,3\n" * 20, "3 columns, expected 8 inputs"),
+        ("ciq_svgp", "read_kin40k", "1,2,3,4,5,6,7,8,9\n" * 9, "9 rows, too few"),
+        ("ciq_svgp", "read_kin40k", "1,2,dear\n3,x,4\n", "3 columns"),
+        ("ciq_svgp", "read_kin40k", "1,2,3\n4,5\n", "no table of numbers"),
+        ("ciq_svgp", "read_kin40k", "1,2,3,x,5,6,7,8,9\n" * 20, "are not finite"),
+        ("airline", "read_flights", "plane_age,distance\n1,2\n", "no column air_time"),
+        ("airline", "read_flights", f"{FLIGHT_COLUMNS}\n" + "1,2,3,4,5,6,7,8,9\n" * 9,
+         "9 rows, too few"),
     ],
-)
-def test_faulty_files_are_refused(tmp_path, text, message):
-    from regression_data import read_flights
-
+)  # fmt: skip
+def test_faulty_files_are_refused(tmp_path, script, reader, text, message):
     from pipelines.base.errors import InputError
 
-    file = tmp_path / "flights.csv"
-    file.write_text(text)
+    file = tmp_path / "table.csv.gz"
+    file.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match=message):
-        read_flights(file, 1)
+        getattr(importlib.import_module(script), reader)(file, 1)
 
 
 def flight_file(folder, rows=900, missing=0):
