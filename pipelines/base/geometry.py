@@ -44,6 +44,11 @@ class Box:
         """Return the box between the first and the last point of a grid."""
         return cls(lower=grid.lower, upper=grid.upper)
 
+    @property
+    def sides(self) -> tuple[float, ...]:
+        """Lengths along the axes [pc]."""
+        return tuple(b - a for a, b in zip(self.lower, self.upper, strict=True))
+
     def facts(self, spacing: Iterable[float]) -> dict[str, str]:
         """Return the box and the spacing [pc] of its map in words."""
         sides = zip("xyz", self.lower, self.upper, strict=True)

@@ -160,6 +160,8 @@ class SkyMaps:
         """Return the ray of the pixel that holds a direction, as far as it goes."""
         pixel = int(pixel_of(self.nside, np.array(l), np.array(b)))
         known = np.isfinite(self.mean[:, pixel])
+        if not known.any():
+            raise outside(l, b)
         found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
         return LineOfSight(
             l=l,
@@ -170,22 +172,32 @@ class SkyMaps:
         )
 
     def informed_directions(self) -> list[tuple[float, float]]:
-        """Return six directions ``l, b`` [deg] of much extinction and distant stars.
+        """Return up to six directions ``l, b`` [deg] of much dust and distant stars.
 
-        One for each 60 deg of longitude: the largest product of the last star's
-        distance and the extinction out to it; in the plane where there are no stars.
+        One for each 60 deg of longitude in the map: the largest product of the last
+        star's distance and the extinction out to it; in the plane where there are no
+        stars.
         """
         import healpy
 
         assert self.last_star is not None
-        pixels = np.arange(len(self.last_star))
+        pixels = np.flatnonzero(np.isfinite(self.mean[0]))
         l, b = healpy.pix2ang(self.nside, pixels, nest=True, lonlat=True)  # noqa: E741
-        upper = np.searchsorted(self.distances, self.last_star)
+        last = self.last_star[pixels]
+        upper = np.searchsorted(self.distances, last)
         upper = np.minimum(upper, len(self.distances) - 1)
-        worth = np.nan_to_num(self.last_star * self.mean[upper, pixels])
+        worth = np.nan_to_num(last * self.mean[upper, pixels])
         order = np.lexsort((-np.abs(b), worth))
         best = dict(zip((l // 60)[order].astype(int), order.tolist()))
-        return [(float(l[best[i]]), float(b[best[i]])) for i in range(6)]
+        return [(float(l[best[i]]), float(b[best[i]])) for i in sorted(best)]
+
+
+def outside(l: float, b: float) -> InputError:  # noqa: E741
+    """Return the error for a sight line that leaves a map at the Sun."""
+    return InputError(
+        f"the sight line towards l = {l:g}, b = {b:g} deg is outside the map from the "
+        "Sun on: choose a direction that its box holds"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

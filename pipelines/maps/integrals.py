@@ -126,7 +126,8 @@ def outward_curves(
     # Short segments need shorter steps than the stars' whole rays.
     fine = replace(plan, ray_step=plan.ray_step / 2)
     kept: list[Tensor] = []
-    exits = run.box.exits(directions)
+    # Rays that leave a box with a face at the Sun end there to rounding.
+    exits = np.maximum(run.box.exits(directions), ROUNDING * min(run.box.sides))
     # Counted in segments, not in bytes.
     for part in row_blocks(len(directions), len(steps), _SEGMENTS):
         ends = np.minimum(steps[:, None], exits[part])

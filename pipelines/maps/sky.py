@@ -16,7 +16,7 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import summaries
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.cubes.cube import farthest
-from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances
+from pipelines.cubes.sky import LineOfSight, SkyMaps, check_distances, outside
 from pipelines.maps.cells import in_memory
 from pipelines.maps.integrals import integrals_along, ray_integrals, stack_of
 from pipelines.maps.places import Places
@@ -194,7 +194,10 @@ def lines_of_sight(
     assert stars.extinction_error is not None
     chosen = default_directions(stars) if directions is None else list(directions)
     vectors = unit_vectors(*np.array(chosen).T)
-    edges = np.linspace(0, run.box.exits(vectors), points + 1)[1:]
+    ends = run.box.exits(vectors)
+    if not (ends > 0).all():
+        raise outside(*chosen[int(np.argmin(ends))])
+    edges = np.linspace(0, ends, points + 1)[1:]
     stack, _ = stack_of(run, estimate)
     parts = [
         summaries(moments, quantiles=len(run.posterior.samples) > 0)
