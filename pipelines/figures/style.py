@@ -21,6 +21,9 @@ from pipelines.bands import known_band
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import AnyPath, atomic_file
 
+# In the metadata of every figure, by which it is told from a user's own.
+_CREATOR = "drawn by dustmap"
+
 # Okabe and Ito's colours, distinct for all kinds of colour vision.
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
@@ -174,12 +177,14 @@ def signed_text(value: float) -> str:
 def save_figure(
     figure: Figure, path: AnyPath, *, dpi: float = 200, about: str = ""
 ) -> None:
-    """Save as PNG, PDF or SVG by the suffix of ``path``, and replace it atomically.
+    """Save as PNG, PDF or SVG by the suffix of ``path``, atomically.
 
-    The figure keeps its width, and its height is cut to the content. Files hold no
-    time, and are reproducible; ``about`` is the description (in a PDF, the subject).
+    A figure that this program drew is replaced. The figure keeps its width, and its
+    height is cut to the content. Files hold no time, and are reproducible; ``about`` is
+    the description (in a PDF, the subject).
 
-    Raises `InputError` if ``path`` has another suffix or cannot be written.
+    Raises `InputError` if ``path`` has another suffix, holds what this program did not
+    draw, or cannot be written.
     """
     kind = Path(path).suffix[1:].lower()
     if kind not in ("png", "pdf", "svg"):
@@ -187,7 +192,12 @@ def save_figure(
             f"{path}: figures are written as png, pdf, svg: choose one of these "
             "suffixes"
         )
-    metadata: dict[str, Any] = {}
+    if Path(path).exists() and _CREATOR.encode() not in Path(path).read_bytes():
+        raise InputError(
+            f"{path} was not drawn by this program, or by an earlier version: move it, "
+            "or choose another output"
+        )
+    metadata: dict[str, Any] = {"Software" if kind == "png" else "Creator": _CREATOR}
     if kind != "png":
         metadata["CreationDate" if kind == "pdf" else "Date"] = None
     if about:

@@ -147,9 +147,18 @@ class DustMap:
     def save(self, path: str | Path, *, overwrite: bool = False) -> DustMap:
         """Copy the map, e.g. one fitted without ``output``, and open the copy.
 
-        Raises `InputError` if the path exists and ``overwrite`` is false.
+        Raises `InputError` if the path exists and ``overwrite`` is false, or this map
+        answers otherwise than the file that it was opened from.
         """
-        path = path_of(path)
+        path, own = path_of(path), self.answers
+        held = open_answers(self.path)
+        states = [(type(a), a.estimate, a.has_samples) for a in (own, held)]
+        if states[0] != states[1]:
+            raise InputError(
+                f"{self.path} is opened with outside=, samples= or another estimate, "
+                "which a copy would not hold: save the map without them, and open the "
+                "copy with them"
+            )
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
                 shutil.copytree(self.path, folder, dirs_exist_ok=True)

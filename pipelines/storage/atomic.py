@@ -194,11 +194,20 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def check_output(target: Path, *, overwrite: bool) -> None:
-    """Raise an `InputError` if a file or folder cannot be written at ``target``."""
+    """Raise an `InputError` if a file or folder cannot be written at ``target``.
+
+    Of folders only an empty one, or one that this program completed, is replaced.
+    """
     if target.exists() and not overwrite:
         raise InputError(
             f"{target} exists: choose another output, or replace it (--overwrite; in "
             "Python overwrite=True)"
+        )
+    holds_files = target.is_dir() and any(target.glob("[!.]*"))
+    if holds_files and not (target / MARKER).is_file():
+        raise InputError(
+            f"{target} holds no {MARKER}, so this program did not write it: only what "
+            "it wrote is replaced, choose another output"
         )
     folder = target.parent
     if not folder.is_dir():
@@ -209,13 +218,14 @@ def check_output(target: Path, *, overwrite: bool) -> None:
 
 def check_output_folder(target: Path, marker: str, *, overwrite: bool) -> None:
     """Check as `check_output`, and that only a folder with ``marker`` is replaced."""
-    check_output(target, overwrite=overwrite)
     is_empty = target.is_dir() and not any(target.glob("[!.]*"))
-    if target.exists() and not is_empty and not (target / marker).is_file():
+    held = (target / marker).is_file()
+    if overwrite and target.exists() and not is_empty and not held:
         raise InputError(
             f"{target} holds no {marker}: only a folder that has one is replaced, "
             "choose another output"
         )
+    check_output(target, overwrite=overwrite)
 
 
 @contextmanager

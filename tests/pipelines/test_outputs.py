@@ -5,11 +5,13 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.cli import main
 from pipelines.cli.reporting import NEW
+from pipelines.figures.style import save_figure
 from pipelines.query.table import QueryOptions, write_answers
 
 # Verbs without --overwrite replace what is theirs.
@@ -63,3 +65,37 @@ def test_so_it_is_in_python(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists"):
         dustmap.fit(nothing, output=kept)
     assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"), WRITING, ids=[f"{v}-{o.name}" for v, o in WRITING]
+)
+def test_a_folder_of_others_is_not_replaced(
+    verb: str, option: click.Option, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    line = [verb]
+    for other in main.commands[verb].params:
+        if isinstance(other, click.Argument):
+            line += ["absent"] * other.required
+        elif other is not option and other.required:
+            line += [other.opts[-1], str(tmp_path / f"fresh-{other.name}")]
+    found = CliRunner().invoke(main, [*line, option.opts[-1], str(kept), "--overwrite"])
+    assert found.exit_code == 2 and "kept holds no" in found.output
+    assert (kept / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("form", ["png", "pdf", "svg"])
+def test_figures_of_others_are_not_replaced(tmp_path: Path, form: str) -> None:
+    figure, path = Figure(), tmp_path / f"map.{form}"
+    figure.subplots().plot([0, 1])
+    figure.savefig(path)
+    mine = path.read_bytes()
+    with pytest.raises(InputError, match="not drawn by this program"):
+        save_figure(figure, path)
+    assert path.read_bytes() == mine
+    path.unlink()
+    save_figure(figure, path)
+    save_figure(figure, path)
