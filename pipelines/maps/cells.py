@@ -15,7 +15,7 @@ from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box
 from pipelines.maps.places import Places
-from pipelines.storage.atomic import AnyPath
+from pipelines.storage.atomic import AnyPath, require_same
 
 Take = Callable[..., np.ndarray]
 """Reader of a named array at index arrays of its first axes; other axes stay whole."""
@@ -33,16 +33,17 @@ def _taken(arrays: dict[str, np.ndarray], name: str, *index: np.ndarray) -> np.n
 class ChunkReader:
     """Arrays of a zarr group, with a cache of the latest chunks.
 
-    Threads may share a reader; a pickled one has an empty cache.
+    Threads may share a reader; a pickled one has an empty cache. ``marker`` is that of
+    the folder as it was opened; a store at a URL has none.
     """
 
-    def __init__(self, path: AnyPath, group: zarr.Group) -> None:
-        self._path, self._group = path, group
+    def __init__(self, path: AnyPath, group: zarr.Group, marker: str | None) -> None:
+        self._path, self._group, self._marker = path, group, marker
         # Decoded chunks have a megabyte each.
         self._chunk = lru_cache(maxsize=256)(self._read)
 
     def __reduce__(self) -> Any:
-        return ChunkReader, (self._path, self._group)
+        return ChunkReader, (self._path, self._group, self._marker)
 
     def array(self, name: str) -> zarr.Array:
         """Return the array itself, unread."""
@@ -71,14 +72,21 @@ class ChunkReader:
     def _read(self, name: str, place: tuple[int, ...]) -> np.ndarray:
         """Return a chunk; axes that ``place`` does not name are whole."""
         try:
-            return np.asarray(self.array(name).blocks[place])
+            chunk = np.asarray(self.array(name).blocks[place])
         except InputError:
             raise
         except Exception as error:  # servers' clients have no common base
+            self._require_same()
             raise InputError(
                 f"{self._path}: a chunk of {name!r} cannot be read ({error}): check "
                 "the map with `dustmap status`"
             ) from error
+        self._require_same()
+        return chunk
+
+    def _require_same(self) -> None:
+        if self._marker is not None:
+            require_same(self._path, self._marker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

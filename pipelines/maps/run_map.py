@@ -72,8 +72,8 @@ class RunMap(Answers):
 
     def __reduce__(self) -> Any:
         """Pickle the path alone: the copy reads the run folder again."""
-        own = ("band", "estimate")
-        return _reopened, (self.path.absolute(), {n: getattr(self, n) for n in own})
+        own = {name: getattr(self, name) for name in ("band", "estimate")}
+        return _reopened, (self.path.absolute(), self.run.provenance["fit"], own)
 
     @property
     def fit(self) -> Run:
@@ -267,8 +267,13 @@ class RunMap(Answers):
         return keys
 
 
-def _reopened(path: Path, state: dict[str, Any]) -> RunMap:
-    return replace(RunMap.of(read_run(path)), **state)
+def _reopened(path: Path, fit: str, state: dict[str, Any]) -> RunMap:
+    run = read_run(path)
+    if run.provenance["fit"] != fit:
+        raise InputError(
+            f"{path} holds another fit than when its map was opened: open it again"
+        )
+    return replace(RunMap.of(run), **state)
 
 
 def _of(found: Moments | Ranked, kinds: Kinds) -> list[np.ndarray]:

@@ -48,7 +48,7 @@ from pipelines.maps.answers import (
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
-from pipelines.storage.atomic import MARKER, AnyPath
+from pipelines.storage.atomic import MARKER, AnyPath, marker_of, require_same
 
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
@@ -278,8 +278,9 @@ def open_store(path: AnyPath) -> Stored:
             f"{path} is incomplete: {MARKER} is missing, so the export did not finish. "
             "Export it again"
         )
+    marker = None if is_url(path) else marker_of(path)
     group, attributes = open_cube(path)
-    reader = ChunkReader(path, group)
+    reader = ChunkReader(path, group, marker)
     try:
         prefixes = tuple(level_prefixes(attributes))
         levels = [[np.asarray(reader.array(p + a)) for a in AXES] for p in prefixes]
@@ -307,10 +308,22 @@ def open_store(path: AnyPath) -> Stored:
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
-        read_cube=Once(partial(read_zarr, path)),
-        read_maps=None if rays is None else Once(partial(read_integrated, path)),
-        read_columns=Once(partial(read_columns, path)),
+        read_cube=Once(partial(_whole, read_zarr, path, marker)),
+        read_maps=None
+        if rays is None
+        else Once(partial(_whole, read_integrated, path, marker)),
+        read_columns=Once(partial(_whole, read_columns, path, marker)),
     )
+
+
+def _whole(
+    read: Callable[[AnyPath], Whole], path: AnyPath, marker: str | None
+) -> Whole:
+    """Read a product of the store that was opened."""
+    product = read(path)
+    if marker is not None:
+        require_same(path, marker)
+    return product
 
 
 def of_cube(

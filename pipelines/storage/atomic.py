@@ -158,6 +158,24 @@ def check_manifest(
     return listed
 
 
+def marker_of(folder: AnyPath) -> str:
+    """Return the completion marker, which differs if any file of a folder does."""
+    return (Path(folder) / MARKER).read_text()
+
+
+def require_same(folder: AnyPath, marker: str) -> None:
+    """Raise an `InputError` if a folder was written anew since its marker was read."""
+    try:
+        is_same = marker_of(folder) == marker
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise InputError(
+            f"{folder} was written anew or removed while a map of it was open (its "
+            f"{MARKER} has changed): open it again"
+        )
+
+
 def _altered(folder: Path, how: str) -> InputError:
     return InputError(
         f"{folder} is not what was written: {how}. Restore it from a copy or write it "

@@ -1,6 +1,8 @@
 """Maps in other processes and threads, and what is no path of a map."""
 
+import json
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -18,6 +20,7 @@ from pipelines.export.exporters import export_run
 from pipelines.export.options import ExportOptions
 from pipelines.query import open_map
 from pipelines.query.dustmaps_map import DustmapQuery
+from pipelines.storage.atomic import write_manifest
 
 KINDS = ("store", "run", "samples", "cube", "sky", "query")
 
@@ -121,3 +124,42 @@ def test_an_opened_map_is_no_path_but_may_be_queried(path):
     place = SkyCoord(l=100 * u.deg, b=5 * u.deg, distance=0.1 * u.kpc, frame="galactic")
     found = DustmapQuery(dust, integrated=True)(place)
     assert found == dust.query(place, integrated=True)
+
+
+def test_a_store_that_is_written_anew_is_not_read_by_a_map_of_the_old_one(
+    tmp_path, coords
+):
+    path = ray_field.write(tmp_path / "map.zarr")
+    dust, copy = open_map(path), pickle.dumps(open_map(path))
+    shutil.rmtree(path)
+    ray_field.write(path, nside=8)
+    for old in (dust, pickle.loads(copy)):
+        for integrated in (True, False):
+            with pytest.raises(InputError, match="anew"):
+                old.query(coords[:9], integrated=integrated)
+        with pytest.raises(InputError, match="anew"):
+            _ = old.cube
+    open_map(path).query(coords[:9], integrated=True)
+
+
+def test_a_copy_of_a_run_is_not_of_another_fit(positive_run, tmp_path):
+    shutil.copytree(positive_run.path, tmp_path / "run")
+    copy = pickle.dumps(open_map(tmp_path / "run"))
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record["provenance"]["fit"] = "another"
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    write_manifest(tmp_path / "run")
+    with pytest.raises(InputError, match="another fit"):
+        pickle.loads(copy)
+
+
+def test_a_view_whose_state_a_copy_would_lose_is_not_saved(opened, tmp_path):
+    with pytest.raises(InputError, match="samples="):
+        opened("samples").save(tmp_path / "copy.zarr")
+    saved = opened("store").save(tmp_path / "copy.zarr")
+    assert saved.path == tmp_path / "copy.zarr"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="choose another"):
+        opened("store").save(tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").exists()
