@@ -6,7 +6,9 @@ command with ``--resume`` continues).
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+import dustmap
 from pipelines.base.errors import InputError, Stopped
 from pipelines.base.progress import Pulse, rank_mark
 from pipelines.base.quantities import degrees, parsecs
@@ -197,13 +200,27 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
             _fail(2, f"{error}")
         except Stopped as reason:
             _fail(_TRY_AGAIN, f"{reason}")
-        except (OSError, MemoryError, RuntimeError, ArithmeticError) as error:
+        except BrokenPipeError:
+            # The reader of a pipe, such as head, has ended: nothing is left to say.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except (OSError, MemoryError) as error:
             _fail(1, f"failed: {type(error).__name__}: {error}")
         except KeyboardInterrupt:
             how = "nothing was written"
             if "resume" in kwargs:
                 how = "the same command with --resume goes on from what is saved"
             _fail(1, f"interrupted; {how}")
+        except click.ClickException:
+            raise
+        except Exception as error:  # whatever else is a fault of the program
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            _fail(
+                1,
+                f"failed: {type(error).__name__}: {error} (a fault of dustmap "
+                f"{dustmap.__version__}, {place.filename}:{place.lineno}: please "
+                "report this line and the command)",
+            )
 
     return guarded
 

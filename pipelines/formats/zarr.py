@@ -54,13 +54,11 @@ def write_zarr(
     and the completion marker are written last, and the complete store appears at the
     end.
 
-    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or is another
-    folder than a zarr store (which overwriting would delete), or cannot be written;
-    `ValueError` if the provenance is not JSON or an array's name clashes with another.
+    Raises `InputError` if ``path`` exists and ``overwrite`` is false, or is a folder
+    that this program did not write, or cannot be written; `ValueError` if the
+    provenance is not JSON or an array's name clashes with another.
     """
     target = Path(path)
-    if target.is_dir() and any(target.glob("[!.]*")) and not is_zarr(target):
-        raise InputError(f"{target} is a folder and no zarr store: choose another path")
     for name in cube.arrays:
         taken = name in _TAKEN or name.startswith((_RAYS, _COLUMNS))
         if taken or not name.isidentifier():

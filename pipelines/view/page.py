@@ -48,8 +48,10 @@ def view_page(
     return rendered(
         Path(__file__).with_name("templates"),
         "view.html",
-        # "</" would end the script.
-        data=json.dumps({**data, "band": band, "served": served}).replace("</", "<\\/"),
+        # "</script>" would end the script, "<!--<script>" hide its end.
+        data=json.dumps({**data, "band": band, "served": served}).replace(
+            "<", "\\u003c"
+        ),
         plotly=plotly_script(),
         title=source.path.name,
         band=band,

@@ -91,7 +91,7 @@ MISTAKES = {
     "predict unfinished stars.parquet -o x": "unfinished is incomplete",
     "predict altered stars.parquet -o x": "altered: metrics.jsonl",
     "predict run text.csv -o x.fits": "text.csv gives no l and b",
-    "export run --zarr notes --overwrite": "notes is a folder and no zarr store",
+    "export run --zarr notes --overwrite": "notes holds no COMPLETE",
     "export run --fits x --healpix ./x": "name the same path",
     "export run --healpix x --nside 3": "nside must be a power of 2, got 3",
     "export run --healpix x --distances 100,far": "'far' is no length",
@@ -119,7 +119,12 @@ def test_a_mistake_is_explained_with_exit_2_and_leaves_no_file(
 
 @pytest.mark.parametrize(
     "fault",
-    [OSError(28, "No space left on device"), MemoryError("8 GiB"), RuntimeError("odd")],
+    [
+        OSError(28, "No space left on device"),
+        MemoryError("8 GiB"),
+        RuntimeError("odd"),
+        KeyError("column"),
+    ],
 )
 def test_what_is_nobodys_mistake_fails_with_exit_1_and_one_line(
     command, desk, monkeypatch, fault
