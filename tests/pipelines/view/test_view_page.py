@@ -109,6 +109,15 @@ def test_a_cube_of_another_program_has_planes_and_says_what_it_lacks(
     assert command(f"view {even} -o {tmp_path / 'map.html'}").exit_code
 
 
+def test_a_page_opens_whatever_the_file_is_called(tmp_path, command, even):
+    """By the rules of HTML `<!--<script>` in a script hides the script's end."""
+    path = even.rename(tmp_path / "<!--<script>.fits")
+    done = command(f"view '{path}' -o {tmp_path / 'map.html'}")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "map.html").read_text(encoding="utf-8")
+    assert data_of(page)["cubes"] and "<!--<script>" not in page
+
+
 def test_sky_maps_alone_have_a_sky_and_their_provenance(
     positive_run, tmp_path, command
 ):
