@@ -131,8 +131,8 @@ class QueriedMap(Answers):
         nside = nside or 64
         pixels = np.arange(12 * nside**2)
         directions = np.stack(healpy.pix2vec(nside, pixels, nest=True), -1)
-        found = extinctions_along(self, directions, far)
-        arrays = {name: values.astype("f4") for name, values in found.items()}
+        curves = extinctions_along(self, directions, far)
+        arrays = {name: values.astype("f4") for name, values in curves.items()}
         return SkyMaps(distances=far, arrays=arrays, meta=self._about())
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
@@ -195,14 +195,14 @@ class QueriedMap(Answers):
         """Integrate by the midpoint rule, with at most ``step`` between nodes."""
         count = math.ceil(float(places.distance.max(initial=self.step)) / self.step)
         share = (np.arange(count) + 0.5) / count
-        found = np.empty(len(places))
+        sums = np.empty(len(places))
         # Coordinates and value of every node.
         for part in row_blocks(len(places), 128 * count):
             some = places.select(part)
             nodes = Places.along(some.directions, some.distance[:, None] * share)
             values = self._query(nodes).reshape(-1, count)
-            found[part] = values.mean(axis=1) * some.distance
-        return found
+            sums[part] = values.mean(axis=1) * some.distance
+        return sums
 
 
 def open_queried(
@@ -229,16 +229,16 @@ def open_queried(
     elif not hasattr(source, "query"):
         raise InputError(f"{name} is no map: expected an object with .query")
     facts = _facts(source)
-    known = facts.get("integrated")
-    if known is None and (integrated is None or factor is None):
+    of_class = facts.get("integrated")
+    if of_class is None and (integrated is None or factor is None):
         raise InputError(
             f"what {name} returns is not known: give both, whether its values are "
             "extinctions from the Sun (--integrated, integrated=True) or densities "
             "(--differential, integrated=False), and the factor that converts them to "
             "mag, or mag/pc (--factor, factor=)"
         )
-    if None not in (known, integrated) and known != integrated:
-        what = "extinctions from the Sun" if known else "densities"
+    if None not in (of_class, integrated) and of_class != integrated:
+        what = "extinctions from the Sun" if of_class else "densities"
         raise InputError(
             f"{name} returns {what}: leave --integrated and --differential "
             "(integrated=) out"
@@ -246,14 +246,14 @@ def open_queried(
     if factor is not None and not factor > 0:
         raise InputError(f"a factor is above 0, got {factor:g}")
     sums = None
-    if by_name and not known and "extinctions" in facts:
+    if by_name and not of_class and "extinctions" in facts:
         sums = Once(partial(type(source), **facts["extinctions"]))
     return QueriedMap(
         extinctions=sums,
         path=Path(name),
         band=facts.get("band", "") if factor is None else "",
         source=source,
-        integrated=bool(integrated if known is None else known),
+        integrated=bool(integrated if of_class is None else of_class),
         scale=facts["factor"] if factor is None else factor,
         options={**facts.get("query", {}), **(query or {})},
         step=STEP if step is None else step,
@@ -296,7 +296,7 @@ def _of_package(name: str) -> Any:
             raise InputError(
                 f"no map {module_name!r} of the package dustmaps ({error}): is it "
                 "installed (pip install 'dustmap[dustmaps]')? Known are "
-                f"{', '.join(PACKAGE + known for known in _published())}"
+                f"{', '.join(PACKAGE + name for name in _published())}"
             ) from error
     classes = {
         name: each

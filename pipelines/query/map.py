@@ -150,10 +150,10 @@ class DustMap:
         Raises `InputError` if the path exists and ``overwrite`` is false, or this map
         answers otherwise than the file that it was opened from.
         """
-        path, own = path_of(path), self.answers
-        held = open_answers(self.path)
-        states = [(type(a), a.estimate, a.has_samples) for a in (own, held)]
-        if states[0] != states[1]:
+        path = path_of(path)
+        maps = self.answers, open_answers(self.path)
+        states = {(type(one), one.estimate, one.has_samples) for one in maps}
+        if len(states) > 1:
             raise InputError(
                 f"{self.path} is opened with outside=, samples= or another estimate, "
                 "which a copy would not hold: save the map without them, and open the "
