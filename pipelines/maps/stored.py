@@ -169,7 +169,7 @@ class Stored(Answers):
         made_of = {kind: _made_of(kind, part.arrays, integrated) for kind in kinds}
         names = [*dict.fromkeys(name for parts in made_of.values() for name in parts)]
         known = (*part.arrays, *(name for name in names if positive and name[0] == "p"))
-        missing = [name for name in names if name not in known]
+        missing = [str(k) for k, parts in made_of.items() if not {*parts} <= {*known}]
         if missing:
             raise InputError(
                 f"{self.path} has no {', '.join(missing)} of the "

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.base.errors import InputError
 from pipelines.storage.atomic import (
+    MARKER,
     atomic_directory,
     atomic_file,
     check_manifest,
@@ -47,6 +48,8 @@ def test_killing_a_writer_leaves_the_old_or_none(tmp_path, kind, existing):
     if existing:
         content.parent.mkdir(exist_ok=True)
         content.write_text("old")
+        if kind == "directory":
+            (path / MARKER).touch()
     kill_while_writing(kind, path)
     assert (content.read_text() == "old") if existing else not path.exists()
     write = atomic_file if kind == "file" else atomic_directory
@@ -58,6 +61,7 @@ def test_killing_a_writer_leaves_the_old_or_none(tmp_path, kind, existing):
 def test_a_writer_that_fails_leaves_nothing_behind(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/old").touch()
+    (tmp_path / "kept" / MARKER).touch()
     for context, name in (
         (atomic_file, "new.fits"),
         (atomic_directory, "new.zarr"),

@@ -74,7 +74,7 @@ def test_folders_of_others_are_left_alone(desk, positive_run, command):
     (desk / "found").mkdir()
     (desk / "found" / "precious").write_text("")
     assert "exists" in command(line).output
-    assert "holds no comparison.json" in command(f"{line} --overwrite").output
+    assert "holds no COMPLETE" in command(f"{line} --overwrite").output
     assert (desk / "found" / "precious").exists()
     (desk / "found" / "precious").unlink()
     assert command(f"{line} --overwrite").exit_code == 0

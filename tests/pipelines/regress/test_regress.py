@@ -335,7 +335,7 @@ def test_the_command_line_says_the_same(tmp_path, command, monkeypatch):
     [
         ("regress absent.csv -o x --target y", "absent.csv is not a file"),
         ("regress t.csv -o x", "Missing option '--target'"),
-        ("regress t.csv -o notes --target y --overwrite", "summary.json"),
+        ("regress t.csv -o notes --target y --overwrite", "holds no COMPLETE"),
         ("regress t.csv -o x --target y --inputs ,", "--inputs names no column"),
     ],
 )
