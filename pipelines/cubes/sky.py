@@ -144,7 +144,8 @@ class SkyMaps:
         """
         known = self.distances
         if distances is None:
-            chosen = known[np.unique(np.linspace(0, len(known), 7)[1:].astype(int)) - 1]
+            even = np.linspace(0, len(known), 7)[1:].astype(int)
+            chosen = known[np.unique(np.maximum(even, 1)) - 1]
         else:
             chosen = np.array(sorted(distances))
         if chosen[-1] > known[-1] or chosen[0] <= 0:

@@ -21,6 +21,9 @@ Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 # Share of the mean extinction that is the prior's, beyond the last star, where a sky
 # map is hatched: about as much as relative errors of the map's own.
 SHARE = 0.1
+# Least part of the first distance's directions that are still inside the map at the
+# last distance drawn: with a face at the Sun a box has few far corners, or none.
+_LEFT = 0.05
 _UNSEEN = "no sight line reaches that far, only the prior"
 
 
@@ -119,15 +122,18 @@ def sky(
     has much of the mean are pale and hatched; of maps that end with their box those
     with the last star nearer than the distance, if the maps hold it.
 
-    ``distances`` [pc] are those to draw, by default at most three, including the last;
-    ``panel`` and ``colours`` are as in `pipelines.figures.box.face_on`, for each one.
+    ``distances`` [pc] are those to draw, by default at most three, including the last
+    that is not all but grey; ``panel`` and ``colours`` are as in
+    `pipelines.figures.box.face_on`, for each one.
 
     Raises `ValueError` if the maps have no such distance; `MissingError` if there is no
     such panel.
     """
     present = skymaps.distances
     if distances is None:
-        spread = np.linspace(0, len(present) - 1, min(len(present), 3))
+        held = np.isfinite(skymaps.mean).sum(axis=1)
+        last = int(np.flatnonzero(held >= _LEFT * held[0])[-1])
+        spread = np.linspace(0, last, min(last + 1, 3))
         indices = np.unique(spread.round()).astype(int)
     else:
         near = np.isclose(present, np.asarray(distances)[:, None])

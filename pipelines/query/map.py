@@ -196,8 +196,10 @@ class DustMap:
     ) -> Any:
         """Return the extinction to, or the density at, coordinates.
 
-        Mean, std, percentiles and samples are of one distribution at every place. The
-        extinction of a positive density never decreases along a direction (within 2
+        Mean, std, percentiles and samples are of one distribution at every place; but
+        of a positive density 8 samples have 0.97 of the std of extinctions and 0.89 of
+        that of densities, 24 samples 0.96 and 0.92 (`dustmap.isotonic.Ranked.samples`).
+        The extinction of such a density never decreases along a direction (within 2
         milliarcsec), by nodes of its own ray at fixed distances; nothing depends on the
         other places of a call. Structure below the grid's cells is drawn once per cell
         for samples of the density.
@@ -383,13 +385,15 @@ class DustMap:
     ) -> tuple[Places, Places]:
         """Return places, and the same with infinite distances at the map's edge.
 
-        Those of densities, which are undefined there, become NaN.
+        They become NaN for densities, which are undefined there, and where the map ends
+        at the Sun.
         """
         places = places_of(coords, total=total)
         far = np.isposinf(places.distance)
         if not far.any():
             return places, places
         reach = self.answers.reach(places) if integrated else np.nan
+        reach = np.where(reach > 0, reach, np.nan)
         return places, places.at(np.where(far, reach, places.distance))
 
     def _flags(

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
+from scipy.stats import lognorm, norm
 
-from dustmap.isotonic import non_decreasing
+from dustmap.isotonic import Ranked, non_decreasing
 
 
 @settings(max_examples=40, deadline=None)
@@ -52,3 +53,24 @@ def test_what_has_no_variance_stays_and_does_not_count(variance):
     found = non_decreasing(curves, variances, np.array([0, 4]))
     between = 3.0**0.75
     np.testing.assert_allclose(found, [[0.0, between, between, np.nan]])
+
+
+# The ratios of standard deviations that `Ranked.samples` states.
+STATED = {(8, 0.3): 1.00, (8, 0.5): 0.98, (8, 1.0): 0.89, (8, 2.0): 0.70}
+STATED |= {(24, 0.3): 0.99, (24, 0.5): 0.98, (24, 1.0): 0.93, (24, 2.0): 0.79}
+
+
+@pytest.mark.parametrize(("count", "std"), STATED)
+def test_samples_are_means_of_equal_parts_and_scatter_by_what_is_stated(count, std):
+    found = Ranked.log_normal(np.array([1.0]), np.array([std]))
+    samples = found.samples(np.arange(count)[:, None])[:, 0]
+    # A log-normal between two quantiles has the mean of a normal moved by its σ.
+    sigma = np.sqrt(np.log1p(std**2))
+    law = lognorm(sigma, scale=np.exp(-(sigma**2) / 2))
+    ends = norm.ppf(np.linspace(0, 1, count + 1))
+    parts = law.mean() * count * np.diff(norm.cdf(ends - sigma))
+    # Between ranks half a deviate apart values are taken to be linear.
+    np.testing.assert_allclose(samples, parts, rtol=0.04, atol=0.04 * std)
+    assert samples.mean() == pytest.approx(law.mean(), rel=1e-4)
+    ratio = samples.std(ddof=1) / law.std()
+    assert ratio == pytest.approx(STATED[count, std], abs=0.006)
