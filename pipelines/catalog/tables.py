@@ -285,6 +285,16 @@ def is_table(stars: Any) -> bool:
     return any(hasattr(stars, name) for name in known)
 
 
+def as_columns(table: Any) -> Any:
+    """Return structured arrays and those of FITS, with their units, as a `Table`."""
+    if isinstance(table, fits.FITS_rec):
+        table = fits.BinTableHDU(table)
+    if isinstance(table, fits.BinTableHDU):
+        return Table.read(table)
+    structured = isinstance(table, np.ndarray) and table.dtype.names
+    return Table(table) if structured else table
+
+
 @contextmanager
 def as_file(table: Any) -> Iterator[Path]:
     """Yield a file with a table's columns and their units.
@@ -317,8 +327,7 @@ def _arrow_table(table: Any) -> pa.Table:
             return pa.table(table)
         if hasattr(table, "__dataframe__"):
             return interchange.from_dataframe(table)
-    if isinstance(table, np.ndarray):
-        table = Table(table)
+    table = as_columns(table)
     columns: dict[str, Any] = {}
     for name in getattr(table, "colnames", table):
         column = table[name]

@@ -23,9 +23,10 @@ from dustmap.models.means import ConstantMean
 from pipelines.base.errors import InputError
 from pipelines.base.progress import say
 from pipelines.base.quantities import numbers, path_of
-from pipelines.catalog.tables import is_table
+from pipelines.catalog.tables import as_columns, is_table
 from pipelines.regress import methods
 from pipelines.regress.saved import read_model
+from pipelines.regress.table import repeats
 
 # Most rows for which `auto` is exact.
 EXACT_ROWS = 2_000
@@ -107,9 +108,9 @@ class Regressor:
 
     It is an estimator of scikit-learn, which need not be installed. The kernel is a
     Matérn with one lengthscale per input. After ``fit`` it has ``n_features_in_``,
-    ``feature_names_in_`` if the inputs had names, ``method_``, ``left_out_``, the
-    number of rows without a finite value, and ``field_``, the posterior in standardised
-    units. `fit` checks the parameters.
+    ``feature_names_in_`` if the inputs had names, ``method_``, ``left_out_`` and
+    ``repeated_``, the numbers of rows without a finite value and of repeated ones, and
+    ``field_``, the posterior in standardised units. `fit` checks the parameters.
 
     Parameters
     ----------
@@ -192,9 +193,10 @@ class Regressor:
         """Learn from the complete rows, and return this regressor.
 
         X is an array or quantity (n, d), or a table of d columns (DataFrame, astropy's,
-        a mapping), which predictions take by name and unit; y (n,) are numbers or a
-        quantity. Rows with a masked value, or one that is not finite, are left out and
-        counted, as those of files are. An earlier fit is forgotten.
+        one of astropy.io.fits, a structured array, a mapping), which predictions take
+        by name and unit; y (n,) are numbers or a quantity. Rows with a masked value, or
+        one that is not finite, are left out and counted, as those of files are, and so
+        are `repeats` of other rows. An earlier fit is forgotten.
 
         ``noise`` (n,) are standard deviations of the rows' own noise, in the unit of y;
         a common one is learnt in addition. ``functionals`` take the place of X, which
@@ -208,7 +210,7 @@ class Regressor:
         self.check()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        self._names = None
+        self._names, X = None, as_columns(X)
         if functionals is not None:
             if X is not None or not isinstance(functionals, Functionals):
                 raise InputError(
@@ -248,6 +250,14 @@ class Regressor:
         self.left_out_ = int((~whole).sum())
         if self.left_out_:
             say(f"{self.left_out_} of {len(whole)} rows lack a finite value: left out")
+        self.repeated_ = 0
+        if isinstance(functionals, PointValues):
+            kept = np.flatnonzero(whole)
+            points = functionals.points.numpy()[kept]
+            again = repeats(points, *(column[kept] for column in columns.values()))
+            whole[kept[again]], self.repeated_ = False, int(again.sum())
+        if self.repeated_:
+            say(f"{self.repeated_:,} rows repeat others exactly: each counts once")
         rows = int(whole.sum())
         # Fewer do not constrain a covariance.
         if rows < 10:
@@ -471,6 +481,7 @@ class Regressor:
 
     def _inputs(self, X: Any, *, complete: bool = False) -> Float[np.ndarray, "n d"]:
         """Return columns as an array, in the order and units of the fit."""
+        X = as_columns(X)
         if is_table(X):
             if self._names is None:
                 raise InputError("the fit had inputs without names: give an array")

@@ -237,8 +237,9 @@ class Report:
             "target": rows.target,
             "inputs": list(rows.inputs),
             "rows": {
-                "read": len(rows.y) + rows.left_out,
+                "read": len(rows.y) + rows.left_out + rows.repeated,
                 "left_out": rows.left_out,
+                "repeated": rows.repeated,
                 "missing_by_column": rows.missing,
                 "fitted": int((~rows.test).sum()),
                 "tested": int(rows.test.sum()),
@@ -268,7 +269,7 @@ class Report:
         rows, model, field = self.rows, self.model, self.model.field_
         tested = int(self.metrics["rows"])
         first = (
-            f"{self.source}: {len(rows.y) + rows.left_out:,} rows, "
+            f"{self.source}: {len(rows.y) + rows.left_out + rows.repeated:,} rows, "
             f"{len(rows.y) - tested:,} fitted, {tested:,} tested"
         )
         if rows.left_out:

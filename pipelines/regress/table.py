@@ -24,8 +24,8 @@ class Rows:
 
     Inputs x (N, D), target y and noise (N,), if any, are finite. ``row`` numbers rows
     of the table from 0; ``missing`` and ``left_out`` count rows without a finite value,
-    by column and in all; ``notes`` are for the user; ``units`` are by column, if
-    known.
+    by column and in all, ``repeated`` are `repeats` of others; ``notes`` are for the
+    user; ``units`` are by column, if known.
     """
 
     x: np.ndarray
@@ -39,6 +39,7 @@ class Rows:
     notes: tuple[str, ...]
     units: Mapping[str, u.UnitBase] = field(default_factory=dict)
     noise: np.ndarray | None = None
+    repeated: int = 0
 
     def part(self, test: bool) -> dict[str, Any]:
         """Return inputs and target of the rows to test, or to fit, with their units."""
@@ -115,6 +116,15 @@ def read_rows(
             f"{path}: every one of {len(kept)} rows lacks some finite value (missing "
             f"by column: {counts}): choose --inputs with fewer gaps"
         )
+    left_out = int((~kept).sum())
+    x, others = (
+        np.stack([columns[name][kept] for name in names], axis=1)
+        for names in (inputs, reserved)
+    )
+    again = repeats(x, *others.T)
+    kept[np.flatnonzero(kept)[again]] = False
+    if repeated := int(again.sum()):
+        notes.append(f"{repeated:,} rows repeat others exactly: each counts once")
     if split_column is None:
         order = np.random.default_rng(seed).permutation(int(kept.sum()))
         test = order.argsort() < max(1, round(test_fraction * len(order)))
@@ -147,11 +157,29 @@ def read_rows(
         inputs=varying,
         target=target,
         missing=missing,
-        left_out=int((~kept).sum()),
+        left_out=left_out,
+        repeated=repeated,
         notes=tuple(notes),
         units=_units(source, (*varying, target)),
         noise=columns[noise][kept] if noise else None,
     )
+
+
+def repeats(x: np.ndarray, y: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """Return a mask of rows that repeat an earlier one in every column.
+
+    A copy would predict itself where scales and noise are learnt. None is a repeat
+    where neither the inputs x (N, D) nor the target y alone tell nine tenths of the
+    different rows apart: of so few values equal rows may be measurements of their own.
+    """
+    rows = np.column_stack([x, y, *others])
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    again = np.ones(len(rows), dtype=bool)
+    again[first] = False
+    if again.any():
+        values = max(len(np.unique(x, axis=0)), len(np.unique(y)))
+        again &= values > 0.9 * len(first)
+    return again
 
 
 def read_inputs(source: Source, names: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 from astropy import units as u
+from astropy.io import fits
 from astropy.table import QTable, Table
 from masked import MASKED
 
@@ -45,7 +46,19 @@ def test_mean_and_std_are_predicted_of_an_array(plain):
     assert plain.score(ARRAY, Y) == pytest.approx(truth)
 
 
-@pytest.mark.parametrize("kind", [pandas.DataFrame, Table, QTable, dict])
+def record(columns):
+    """A record array, as NumPy has it, with the bytes of FITS."""
+    return Table(columns).as_array().view(np.recarray)
+
+
+def record_of_fits(columns):
+    return fits.BinTableHDU(Table(columns)).data
+
+
+KINDS = [pandas.DataFrame, Table, QTable, dict, record, record_of_fits]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, lambda c: fits.BinTableHDU(Table(c))])
 def test_columns_of_tables_are_taken_by_name(plain, kind):
     model = dustmap.regress(kind({"far": FAR, "tilt": TILT}), pandas.Series(Y))
     assert model.feature_names_in_.tolist() == ["far", "tilt"]
@@ -66,6 +79,8 @@ def test_units_are_converted_and_given_back(plain):
     assert model.score(table, 1e3 * Y * u.mmag) == pytest.approx(plain.score(ARRAY, Y))
     with pytest.raises(InputError, match="kpc"):
         model.predict(QTable({"far": FAR * u.s, "tilt": TILT}))
+    of_fits = dustmap.regress(record_of_fits(table), Y.astype(">f8"))
+    np.testing.assert_array_equal(of_fits.predict(there), mean.value)
     both = dustmap.regress(ARRAY * u.pc, Y)
     np.testing.assert_allclose(
         both.predict(ARRAY[:5] * 1e-3 * u.kpc), plain.predict(ARRAY[:5]), rtol=1e-6
@@ -104,6 +119,29 @@ def test_rows_with_a_masked_value_are_left_out_and_counted(plain, kind):
             model.predict(x) if x is not ARRAY else model.score(x, y)
     with pytest.raises(InputError, match="1 of 60 rows, first in row 8"):
         plain.score(ARRAY, masked)
+
+
+@pytest.mark.parametrize("method", ["exact", "neighbours", "grid"])
+def test_copies_of_rows_change_no_answer_and_are_counted(method):
+    once = dustmap.regress(ARRAY, Y, method=method)
+    copies = np.r_[0:ROWS, 0:ROWS, 3:9]
+    model = dustmap.regress(ARRAY[copies], Y[copies], method=method)
+    assert model.repeated_ == ROWS + 6 and once.repeated_ == 0
+    known = once.predict(ARRAY, return_std=True)
+    for found, expected in zip(model.predict(ARRAY, return_std=True), known):
+        np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_equal_measurements_of_few_values_all_count():
+    # At each of three places the mean of some hundred equally good measurements.
+    random = np.random.default_rng(3)
+    x = random.integers(0, 3, 300).astype(float)
+    y = random.integers(0, 2, 300) + 4.0 * (x == 1)
+    model = dustmap.regress(x[:, None], y)
+    assert model.repeated_ == 0
+    known = [y[x == place].mean() for place in range(3)]
+    found = model.predict(np.arange(3.0)[:, None])
+    np.testing.assert_allclose(found, known, atol=0.05)
 
 
 def test_what_was_not_fitted_or_is_unknown_is_refused(plain):

@@ -63,6 +63,15 @@ def test_all_other_numbers_are_inputs_and_text_is_said_to_be_left_out(tmp_path):
     assert chosen(table(tmp_path), inputs=("b",)).inputs == ("b",)
 
 
+def test_copies_of_rows_are_counted_and_are_not_among_those_to_test(tmp_path):
+    once = chosen(table(tmp_path))
+    both = {"a": [*X, *X], "b": [*X**2, *X**2], "y": [*np.sin(X), *np.sin(X)]}
+    twice = chosen(table(tmp_path, **both))
+    assert (once.repeated, twice.repeated, twice.left_out) == (0, ROWS, 0)
+    for name in ("x", "y", "row", "test"):
+        np.testing.assert_array_equal(getattr(twice, name), getattr(once, name))
+
+
 @pytest.mark.parametrize("value", ["", "NaN", "NA", "null", "inf", "-inf"])
 def test_rows_with_gaps_are_counted_by_column_and_left_out(tmp_path, value):
     data = chosen(table(tmp_path, a=some(value), y=some(value, at=(7, 9))))
