@@ -41,6 +41,14 @@ def fit(
 ) -> None:
     """Fit a map to STARS. Without a configuration all settings are automatic.
 
+    \b
+    The keys that are --set most often:
+      data.max_distance=2000      stars and box end there [pc]
+      box.spacing=25              size of the grid's cells [pc]
+      prior.lengthscale=60        size of clouds [pc], instead of learning it
+      inference.samples=8         posterior samples: fewer are faster
+      budget.memory_gib=16        most memory, which limits the grid
+
     `dustmap config` prints every key with its default. A fit saves checkpoints every
     few minutes and on SIGTERM, SIGUSR1 and Ctrl-C, after which it ends with status 75:
     the same command with --resume continues.

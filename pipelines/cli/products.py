@@ -25,6 +25,7 @@ from pipelines.cli.reporting import (
     NEW,
     OUT,
     OVERWRITE,
+    Grouped,
     Parsed,
     band_options,
     output,
@@ -39,7 +40,16 @@ _PRODUCTS = [
 ]
 
 
-@click.command()
+@click.command(
+    cls=Grouped,
+    groups={
+        "zarr": "Products",
+        "distances": "Extinctions on the sky",
+        "projection": "Images",
+        "box": "Densities",
+        "samples": "All of them",
+    },
+)
 @click.argument("run", type=OUT)
 @together(*_PRODUCTS)
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
@@ -52,7 +62,6 @@ _PRODUCTS = [
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
-@band_options
 @click.option(
     "--box",
     type=Parsed("box", parse_box),
@@ -62,6 +71,7 @@ _PRODUCTS = [
 @click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
+@band_options
 @ESTIMATE
 @OVERWRITE
 @reporting
@@ -91,7 +101,15 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         click.echo(str(path))
 
 
-@click.command()
+@click.command(
+    cls=Grouped,
+    groups={
+        "output": "Figures",
+        "panel": "Colours",
+        "distances": "Options of one kind",
+        "help": "Help",
+    },
+)
 @click.argument("source", metavar="RUN_OR_MAP")
 @output("Folder for figures.")
 @click.option(

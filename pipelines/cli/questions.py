@@ -19,6 +19,7 @@ from pipelines.cli.reporting import (
     OVERWRITE,
     PERCENTILES,
     RIGHT_ASCENSION,
+    Grouped,
     band_options,
     output,
     refuse,
@@ -37,7 +38,16 @@ _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 
 
-@click.command()
+@click.command(
+    cls=Grouped,
+    groups={
+        "l": "One place",
+        "integrated": "What to return",
+        "mappings": "Places of a table",
+        "outside": "Beyond the box, and bands",
+        "output": "Output",
+    },
+)
 @click.argument("map_", metavar="MAP")
 @click.argument("table", required=False, type=OUT)
 @click.option("--l", type=ANGLE, help="Galactic longitude.")
@@ -56,11 +66,11 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("--at-extinction", type=float, help="Return its distance [mag].")
 @click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
+@ESTIMATE
 @target_options
 @OUTSIDE
-@click.option("-o", "--output", type=NEW, help=_TABLE)
 @band_options
-@ESTIMATE
+@click.option("-o", "--output", type=NEW, help=_TABLE)
 @OVERWRITE
 @reporting
 def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -> None:
@@ -95,7 +105,15 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     _answer_table(dust, targets, options, question)
 
 
-@click.command()
+@click.command(
+    cls=Grouped,
+    groups={
+        "mappings": "Places of the table",
+        "distances": "What to return",
+        "outside": "Beyond the box, and bands",
+        "output": "Output",
+    },
+)
 @click.argument("run", type=OUT)
 @click.argument("table", type=OUT)
 @target_options
@@ -104,10 +122,10 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     is_flag=True,
     help="Distances of ingested stars given the map, instead of extinctions.",
 )
-@output(_TABLE)
+@ESTIMATE
 @OUTSIDE
 @band_options
-@ESTIMATE
+@output(_TABLE)
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:

@@ -50,6 +50,28 @@ class Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+class Grouped(click.Command):
+    """A command whose help has its options under headings.
+
+    ``groups`` has a heading by the name of the first option under it.
+    """
+
+    def __init__(self, *args: Any, groups: dict[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> Any:
+        """Write the options under their headings."""
+        heading, written = "Options", dict[str, list[tuple[str, str]]]()
+        for option in self.get_params(ctx):
+            heading = self.groups.get(str(option.name), heading)
+            if (record := option.get_help_record(ctx)) is not None:
+                written.setdefault(heading, []).append(record)
+        for heading, records in written.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 def _listed(
     read: Callable[[str], float], count: int | None = None
 ) -> Callable[[str], tuple[float, ...]]:
@@ -107,7 +129,7 @@ OUTSIDE = click.option(
     "--outside",
     type=click.Choice(("nan", "prior")),
     default="nan",
-    help="Beyond the box: no value, or go on with the prior.  [default: nan]",
+    help="Beyond the box: no value, or go on with the prior.",
 )
 REQUIRE = click.option(
     "--require",

@@ -15,6 +15,7 @@ from PIL import Image
 from pipelines.catalog.presets import list_presets, load_preset
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.cli import main
+from pipelines.config import FitConfig, load_config
 from pipelines.cubes.cube import truth_extinction
 from pipelines.formats.zarr import read_zarr
 from pipelines.query import open_map
@@ -65,6 +66,27 @@ def test_help_of_a_verb_gives_a_purpose_to_it_and_to_every_option(command, verb)
     for option in options:
         assert option.opts[-1] in result.output
         assert option.help or option.name in ("form", "dpi", "seed"), option.opts
+        with click.Context(main.commands[verb], show_default=True) as context:
+            _, said = option.get_help_record(context)
+        assert said.count("default:") <= 1, said
+
+
+@pytest.mark.parametrize(
+    ("verb", "headings"), [("query", 5), ("predict", 4), ("export", 5), ("plot", 3)]
+)
+def test_many_options_stand_under_headings_each_once(command, verb, headings):
+    _, *parts = re.split(r"\n(?=\S.*:\n  )", command(f"{verb} --help").output)
+    assert len(parts) >= headings
+    listed = re.findall(r"\n  (?:-\w, )?(--[\w-]+)", "".join(parts))
+    options = [p for p in main.commands[verb].params if isinstance(p, click.Option)]
+    names = [next(o for o in p.opts if o.startswith("--")) for p in options]
+    assert sorted(listed) == sorted([*names, "--help"])
+
+
+def test_help_of_fit_names_five_keys_that_it_takes(command):
+    keys = re.findall(r"\n    (\w+\.\w+=\S+)", command("fit --help").output)
+    assert len(keys) == 5
+    assert load_config(FitConfig, None, keys) != FitConfig()
 
 
 def test_help_of_ingest_names_every_preset_with_its_survey(command):
