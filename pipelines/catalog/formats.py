@@ -40,6 +40,9 @@ class ColumnInfo:
     description: str | None = None
 
 
+# Most tables of a file in a message: VizieR's answers hold hundreds.
+_SHOWN = 10
+
 Described = list[tuple[str, ColumnInfo]]
 Opened = tuple[Described, Callable[[Kinds], Batches]]
 """Columns of a file in order, and a reader as for `Source.batches`."""
@@ -166,7 +169,15 @@ def open_hdf5(path: Path, part: str) -> Opened:
 
     def add(name: str, place: _Place, data: Any, unit: str | None = None) -> None:
         width = data.shape[1] if data.ndim == 2 and place.item is None else None
-        found[name] = place
+        groups = [
+            each.path.rpartition("/")[0] or each.path
+            for each in (found.setdefault(name, place), place)
+        ]
+        if groups[0] != groups[1]:
+            raise InputError(
+                f"{path} has a column {name!r} in {' and in '.join(groups)}: choose "
+                f"one of these tables, e.g. '{path}[{groups[0]}]'"
+            )
         described.append((name, ColumnInfo(unit=unit, width=width)))
 
     def visit(place: str, data: Any) -> None:
@@ -246,6 +257,7 @@ def open_fits(path: Path, part: str) -> Opened:
         kinds = fits.BinTableHDU | fits.TableHDU
         tables = {f"{n}": hdu for n, hdu in enumerate(file) if isinstance(hdu, kinds)}
         hdu: Any = _chosen(path, part, tables, "only images")
+        refuse_duplicates(path, hdu.columns.names)
         options = {"mask_invalid": False, "unit_parse_strict": "silent"}
         table = Table.read(hdu, format="fits", **options)
         for column in hdu.columns:
@@ -275,7 +287,10 @@ def _chosen(path: Path, part: str, tables: Mapping[str, Any], nothing: str) -> A
         if part.upper() in ("", str(table.name).upper(), n)
     }
     if len(found) != 1:
-        held = ", ".join(f"{n} {each.name or ''}".strip() for n, each in tables.items())
+        held = ", ".join(
+            f"{n} {each.name or ''}".strip() for n, each in [*tables.items()][:_SHOWN]
+        )
+        held += ", ..." if len(tables) > _SHOWN else ""
         first = next((each.name or n for n, each in tables.items()), "")
         choice = f": choose one, e.g. '{path}[{first}]'" if first else ""
         wanted = f"no one table {part!r}, but " if part else ""

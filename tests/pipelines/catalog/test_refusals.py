@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from astropy.table import Table
@@ -12,6 +13,7 @@ from small_catalogue import MAP, UNITS, write_csv
 from pipelines.base.errors import InputError
 from pipelines.catalog.ingest import ingest
 from pipelines.catalog.mapping import parse_mappings
+from pipelines.catalog.sources import open_source
 
 
 def refuse(run, columns, match: str, **options) -> None:
@@ -35,6 +37,60 @@ def test_a_duplicate_column_is_refused(tmp_path: Path, catalogue, run) -> None:
     path = write_csv(tmp_path / "a.csv", catalogue)
     path.write_text(path.read_text().replace("source_id,l,", "l,l,", 1))
     refuse(run, path, "more than one column 'l'", mappings=MAP)
+
+
+def duplicated_fits(path: Path) -> None:
+    column = np.ones(20)
+    Table({"l": column, "b": column}).write(path, format="fits")
+    # astropy itself refuses to write them; other programs do.
+    path.write_bytes(path.read_bytes().replace(b"'b       '", b"'l       '"))
+
+
+def duplicated_pandas(path: Path) -> None:
+    """As ``DataFrame.to_hdf`` writes it: blocks of columns of one type."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group("stars")
+        group.attrs["pandas_type"] = np.bytes_("frame")
+        for block, names in enumerate((["l", "b"], ["l"])):
+            group[f"block{block}_items"] = np.array(names, "S4")
+            group[f"block{block}_values"] = np.ones((20, len(names)))
+
+
+@pytest.mark.parametrize("write", [duplicated_fits, duplicated_pandas])
+def test_duplicates_of_binary_files_are_refused(tmp_path: Path, run, write) -> None:
+    write(tmp_path / "stars")
+    refuse(run, tmp_path / "stars", "more than one column 'l'", mappings=MAP)
+
+
+def test_tables_of_one_hdf5_file_are_chosen_as_the_message_says(tmp_path: Path) -> None:
+    path = tmp_path / "two.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("near", "far"):
+            file[name] = np.zeros(20, [("l", "f8"), (name, "f8")])
+    with pytest.raises(InputError) as refusal:
+        open_source(path)
+    remedy = Path(str(refusal.value).split("'")[-2])
+    assert list(open_source(remedy).columns) == ["l", "far"]
+
+
+def test_hundreds_of_tables_are_not_all_listed(tmp_path: Path) -> None:
+    path = tmp_path / "vizier.vot"
+    parts = [
+        f'<TABLE name="J/A+A/{n}/t"><FIELD name="l" datatype="double"/><DATA>'
+        "<TABLEDATA><TR><TD>1</TD></TR></TABLEDATA></DATA></TABLE>"
+        for n in range(360)
+    ]
+    path.write_text(
+        '<?xml version="1.0"?><VOTABLE version="1.4" '
+        'xmlns="http://www.ivoa.net/xml/VOTable/v1.3"><RESOURCE>'
+        + "".join(parts)
+        + "</RESOURCE></VOTABLE>"
+    )
+    with pytest.raises(InputError, match="360 tables") as refusal:
+        open_source(path)
+    assert len(str(refusal.value)) < 400 + len(str(tmp_path)) * 2
+    remedy = Path(str(refusal.value).split("'")[-2])
+    assert list(open_source(remedy).columns) == ["l"]
 
 
 @pytest.mark.parametrize("value", ["abc", "1.2.3", "12 pc", "1,5"])
