@@ -137,3 +137,23 @@ def test_a_direction_is_drawn_at_its_longitude_to_the_left_and_its_latitude():
     assert x == pytest.approx(-90, abs=25) and y > 10
     below = np.degrees(places[:-1, 0, 1]) < -75
     assert np.isnan(shown[below]).all() and np.isfinite(shown[~below]).any()
+
+
+@pytest.mark.parametrize("left", [0, 3, 60])
+def test_the_last_panel_is_the_last_distance_with_some_sky(left):
+    # A box with a face at the Sun: its far corner holds a few directions, or none.
+    distances = np.linspace(100.0, 500.0, 5)
+    mean = np.outer(distances, np.where(B > 0, 1.0, np.nan)) * 1e-3
+    mean[4, np.flatnonzero(B > 0)[left:]] = np.nan
+    figure = sky(SkyMaps(distances=distances, arrays={"mean": mean}))
+    titles = [axes.get_title() for axes in figure.axes if axes.collections]
+    assert f"{500 if left == 60 else 400} pc" in titles[-1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 7])
+def test_few_maps_are_all_drawn_by_default(count):
+    distances = np.arange(1.0, count + 1)
+    mean = np.ones((count, len(PIXELS)))
+    chosen = SkyMaps(distances=distances, arrays={"mean": mean}).out_to(None)
+    assert len(chosen.distances) == min(count, 6)
+    assert chosen.distances[-1] == count
