@@ -40,9 +40,6 @@ class ColumnInfo:
     description: str | None = None
 
 
-# Most tables of a file in a message: VizieR's answers hold hundreds.
-_SHOWN = 10
-
 Described = list[tuple[str, ColumnInfo]]
 Opened = tuple[Described, Callable[[Kinds], Batches]]
 """Columns of a file in order, and a reader as for `Source.batches`."""
@@ -169,15 +166,7 @@ def open_hdf5(path: Path, part: str) -> Opened:
 
     def add(name: str, place: _Place, data: Any, unit: str | None = None) -> None:
         width = data.shape[1] if data.ndim == 2 and place.item is None else None
-        groups = [
-            each.path.rpartition("/")[0] or each.path
-            for each in (found.setdefault(name, place), place)
-        ]
-        if groups[0] != groups[1]:
-            raise InputError(
-                f"{path} has a column {name!r} in {' and in '.join(groups)}: choose "
-                f"one of these tables, e.g. '{path}[{groups[0]}]'"
-            )
+        found[name] = place
         described.append((name, ColumnInfo(unit=unit, width=width)))
 
     def visit(place: str, data: Any) -> None:
@@ -287,10 +276,9 @@ def _chosen(path: Path, part: str, tables: Mapping[str, Any], nothing: str) -> A
         if part.upper() in ("", str(table.name).upper(), n)
     }
     if len(found) != 1:
-        held = ", ".join(
-            f"{n} {each.name or ''}".strip() for n, each in [*tables.items()][:_SHOWN]
-        )
-        held += ", ..." if len(tables) > _SHOWN else ""
+        names = [f"{n} {each.name or ''}".strip() for n, each in tables.items()]
+        # Answers of VizieR hold hundreds.
+        held = ", ".join([*names[:10], *["..."][: len(names[10:])]])
         first = next((each.name or n for n, each in tables.items()), "")
         choice = f": choose one, e.g. '{path}[{first}]'" if first else ""
         wanted = f"no one table {part!r}, but " if part else ""
@@ -334,7 +322,7 @@ def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"{path} has more than one column {', '.join(map(repr, repeated))}: "
-            "rename or drop the others"
+            f"rename or drop the others, or name one of several tables: {path}[TABLE]"
         )
 
 

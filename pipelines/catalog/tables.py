@@ -288,11 +288,10 @@ def is_table(stars: Any) -> bool:
 def as_columns(table: Any) -> Any:
     """Return structured arrays and those of FITS, with their units, as a `Table`."""
     if isinstance(table, fits.FITS_rec):
-        table = fits.BinTableHDU(table)
-    if isinstance(table, fits.BinTableHDU):
-        return Table.read(table)
-    structured = isinstance(table, np.ndarray) and table.dtype.names
-    return Table(table) if structured else table
+        return Table.read(fits.BinTableHDU(table))
+    return (
+        Table(table) if isinstance(table, np.ndarray) and table.dtype.names else table
+    )
 
 
 @contextmanager

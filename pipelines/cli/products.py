@@ -101,15 +101,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
         click.echo(str(path))
 
 
-@click.command(
-    cls=Grouped,
-    groups={
-        "output": "Figures",
-        "panel": "Colours",
-        "distances": "Options of one kind",
-        "help": "Help",
-    },
-)
+@click.command()
 @click.argument("source", metavar="RUN_OR_MAP")
 @output("Folder for figures.")
 @click.option(

@@ -105,15 +105,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     _answer_table(dust, targets, options, question)
 
 
-@click.command(
-    cls=Grouped,
-    groups={
-        "mappings": "Places of the table",
-        "distances": "What to return",
-        "outside": "Beyond the box, and bands",
-        "output": "Output",
-    },
-)
+@click.command()
 @click.argument("run", type=OUT)
 @click.argument("table", type=OUT)
 @target_options
@@ -122,10 +114,10 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     is_flag=True,
     help="Distances of ingested stars given the map, instead of extinctions.",
 )
-@ESTIMATE
+@output(_TABLE)
 @OUTSIDE
 @band_options
-@output(_TABLE)
+@ESTIMATE
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:

@@ -51,10 +51,7 @@ class Parsed(click.ParamType):
 
 
 class Grouped(click.Command):
-    """A command whose help has its options under headings.
-
-    ``groups`` has a heading by the name of the first option under it.
-    """
+    """A command whose help has headings, ``groups`` by the first option under each."""
 
     def __init__(self, *args: Any, groups: dict[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,11 +59,13 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> Any:
         """Write the options under their headings."""
-        heading, written = "Options", dict[str, list[tuple[str, str]]]()
+        written: dict[str, list[tuple[str, str]]] = {}
         for option in self.get_params(ctx):
-            heading = self.groups.get(str(option.name), heading)
-            if (record := option.get_help_record(ctx)) is not None:
-                written.setdefault(heading, []).append(record)
+            if option.name in self.groups:
+                written[self.groups[option.name]] = []
+            record = option.get_help_record(ctx)
+            if record and isinstance(option, click.Option):
+                [*written.values()][-1].append(record)
         for heading, records in written.items():
             with formatter.section(heading):
                 formatter.write_dl(records)

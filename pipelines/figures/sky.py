@@ -21,8 +21,7 @@ Sky = Callable[[np.ndarray, np.ndarray], np.ndarray]
 # Share of the mean extinction that is the prior's, beyond the last star, where a sky
 # map is hatched: about as much as relative errors of the map's own.
 SHARE = 0.1
-# Least part of the first distance's directions that are still inside the map at the
-# last distance drawn: with a face at the Sun a box has few far corners, or none.
+# Least part of the map's directions that it still holds at the last distance drawn.
 _LEFT = 0.05
 _UNSEEN = "no sight line reaches that far, only the prior"
 

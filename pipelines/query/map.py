@@ -385,8 +385,8 @@ class DustMap:
     ) -> tuple[Places, Places]:
         """Return places, and the same with infinite distances at the map's edge.
 
-        They become NaN for densities, which are undefined there, and where the map ends
-        at the Sun.
+        Those of densities, which are undefined there, become NaN; so do all where the
+        map ends at the Sun.
         """
         places = places_of(coords, total=total)
         far = np.isposinf(places.distance)

@@ -256,8 +256,8 @@ class Regressor:
             points = functionals.points.numpy()[kept]
             again = repeats(points, *(column[kept] for column in columns.values()))
             whole[kept[again]], self.repeated_ = False, int(again.sum())
-        if self.repeated_:
-            say(f"{self.repeated_:,} rows repeat others exactly: each counts once")
+            if self.repeated_:
+                say(f"{self.repeated_:,} rows repeat others exactly: each counts once")
         rows = int(whole.sum())
         # Fewer do not constrain a covariance.
         if rows < 10:
