@@ -6,7 +6,8 @@ With n maps, ``healpy.read_map(path, nest=None, field=i)`` is the mean of map i,
 ``field=n+i`` its standard deviation, and for a positive density the fields from ``2n``
 on are its quantiles p2_5, p16, p50, p84 and p97_5 (columns ``P2P5_500PC ...``). The
 last field of extinctions is the distance of the last stars, ``LAST_STAR`` [pc]. NaN in
-memory is healpy's UNSEEN.
+memory is healpy's UNSEEN. Answers between distances are linear in the distance, with
+the error of that (`PixelRays.between`).
 """
 
 from __future__ import annotations

@@ -117,6 +117,8 @@ class Stored(Answers):
             facts = {**self.cells.box.facts(self.cells.grids.box.spacing), **facts}
         if self.rays is not None:
             end = f"to {self.rays.distance[-1]:.5g} pc: "
+            if self.cells is None:
+                end = f"at {len(self.rays.distance)} distances, linear between, {end}"
             facts["integrated extinction"] = end + ", ".join(self.rays.arrays)
         if self.estimate:
             facts["extinctions"] = ESTIMATES[self.estimate]
@@ -169,7 +171,8 @@ class Stored(Answers):
         made_of = {kind: _made_of(kind, part.arrays, integrated) for kind in kinds}
         names = [*dict.fromkeys(name for parts in made_of.values() for name in parts)]
         known = (*part.arrays, *(name for name in names if positive and name[0] == "p"))
-        missing = [str(k) for k, parts in made_of.items() if not {*parts} <= {*known}]
+        lacking = [k for k, parts in made_of.items() if not {*parts} <= {*known}]
+        missing = ["median" if kind == "p50" else str(kind) for kind in lacking]
         if missing:
             raise InputError(
                 f"{self.path} has no {', '.join(missing)} of the "
@@ -178,6 +181,8 @@ class Stored(Answers):
                 "open the run or its map.zarr"
             )
         read = part.at(names, places)
+        if self.cells is None and isinstance(part, PixelRays) and "std" in part.arrays:
+            read = part.between(read, places)
         if self.blank and self.rays is not None:
             through = places.at(self.reach(places))
             dark = self._rays().at(("mean",), through)["mean"] == 0

@@ -4,6 +4,7 @@ import healpy
 import numpy as np
 import pytest
 import ray_field
+from scipy.stats import uniform
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.sky import SkyMaps
@@ -80,6 +81,40 @@ def test_maps_of_the_sky_have_their_extinctions_and_no_density(positive_run, exp
     )
     with pytest.raises(InputError, match="density"):
         maps.query(pixels(100.0), integrated=False)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_between_distances_the_std_holds_every_curve_that_rises(tmp_path, share):
+    """The extinction between two distances is a uniform number that one cloud gives."""
+    mean = np.outer([0.06, 0.22], np.ones(48))
+    arrays = {"mean": mean, "std": 0.1 * mean}
+    quantiles = zip(("p16", "p50", "p84"), (0.9, 1.0, 1.1), strict=True)
+    curves = {"skew": arrays | {n: q * mean for n, q in quantiles}, "normal": arrays}
+    coords = ray_field.at([40.0], [20.0], [250.0 + 250.0 * share])
+    for maps in curves.values():
+        maps = SkyMaps(distances=np.array([250.0, 500.0]), arrays=maps)
+        dust = DustMap(answers=of_sky_maps(tmp_path / "sky.fits", maps))
+        found = dust.extinction(coords)
+        linear = 0.06 + share * 0.16
+        between = share * (1 - share) / 0.25 * uniform(0.06, 0.16).var()
+        std = np.sqrt((0.1 * linear) ** 2 + between)
+        np.testing.assert_allclose(found.mean.value, linear)
+        np.testing.assert_allclose(found.std.value, std, rtol=1e-6)
+        low, high = (found.quantiles[name].value for name in ("p16", "p84"))
+        assert low < linear < high and (high - low) / 2 == pytest.approx(std, rel=0.3)
+
+
+def test_a_file_of_two_distances_and_its_run_agree_within_their_errors(
+    positive_run, tmp_path
+):
+    options = ExportOptions(distances=(250.0, 500.0), nside=NSIDE)
+    export_run(positive_run.path, {"healpix": [tmp_path / "sky.fits"]}, options)
+    maps, run = open_map(tmp_path / "sky.fits"), open_map(positive_run.path)
+    places = pixels(400.0)
+    found = maps.extinction(places)
+    z = (found.mean - run.query(places, integrated=True)) / found.std
+    z = z[np.isfinite(z)]
+    assert len(z) > 100 and np.mean(np.abs(z) < 1) > 0.68
 
 
 def test_maps_of_the_sky_end_where_their_pixels_do(tmp_path):
