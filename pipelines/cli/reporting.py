@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
@@ -205,6 +206,8 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
+        import astropy  # noqa: F401  its import sets how warnings are shown
+
         try:
             # A fit resumes into its own run.
             resumes = kwargs.get("resume")
@@ -215,7 +218,13 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
                     given if isinstance(given, tuple) else filter(None, [given])
                 ):
                     check_output(path, overwrite=kwargs["overwrite"])
-            with Pulse(str(click.get_current_context().info_name)):
+            with (
+                Pulse(str(click.get_current_context().info_name)),
+                warnings.catch_warnings(),
+            ):
+                warnings.showwarning = _note
+                # All readers of FITS take long keywords.
+                warnings.filterwarnings("ignore", "(?s).*a HIERARCH card will be")
                 command(*args, **kwargs)
         except InputError as error:
             _fail(2, f"{error}")
@@ -250,6 +259,11 @@ def check_verdict(verdict: Verdict, required: str | None) -> None:
     """End with status 1 if a verdict is worse than ``--require``."""
     if required is not None and not verdict.meets(required):
         _fail(1, f"the verdict is {verdict.grade!r}, worse than --require {required}")
+
+
+def _note(message: Warning | str, *_: Any) -> None:
+    """Print a warning of a library as one line."""
+    click.echo(f"{rank_mark()}note: {' '.join(f'{message}'.split())}", err=True)
 
 
 def _fail(status: int, message: str) -> None:

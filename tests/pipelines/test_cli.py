@@ -81,6 +81,20 @@ def test_many_options_stand_under_headings_each_once(command, verb, headings):
     assert sorted(listed) == sorted([*names, "--help"])
 
 
+@pytest.mark.parametrize("kind", ["UserWarning", "astropy.wcs.FITSFixedWarning"])
+def test_a_warning_of_a_library_is_a_note_of_one_line(kind):
+    # In a process of its own, whose warnings pytest does not catch.
+    code = (
+        "import click\nfrom pipelines.cli.reporting import reporting\n"
+        "@click.command()\n@reporting\ndef verb():\n"
+        "    import warnings, astropy.wcs\n"
+        f"    warnings.warn('more axes (2)\\n  than (0)', {kind})\nverb()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == "note: more axes (2) than (0)\n"
+
+
 def test_help_of_fit_names_five_keys_that_it_takes(command):
     keys = re.findall(r"\n    (\w+\.\w+=\S+)", command("fit --help").output)
     assert len(keys) == 5
