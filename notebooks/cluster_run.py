@@ -175,10 +175,10 @@ print(describe(status_of(folder / "run")))
 
 # %%
 records = read_metrics(folder / "run" / "metrics.jsonl")
-solves = [(i, r) for i, r in enumerate(records) if r.get("residual")]
+solves = [(i, r) for i, r in enumerate(records) if r["kind"] == "residual"]
 figure, panel = plt.subplots(figsize=(6.4, 2.4), layout="constrained")
 panel.semilogy(
-    [i for i, _ in solves], [r["residual"] for _, r in solves], lw=0.8, color="#0072B2"
+    [i for i, _ in solves], [r["value"] for _, r in solves], lw=0.8, color="#0072B2"
 )
 panel.axvline(until, color="0.2", ls=":")
 panel.set_xlabel("iteration")

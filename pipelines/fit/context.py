@@ -30,7 +30,7 @@ from pipelines.saving.workspace import Workspace
 
 # The state in `dustmap status` by stage; "running" during the others.
 _SHOWN = {"plan": "planning", "learn prior": "learning", "write": "writing"}
-# Names of a step's value by task, unless it is a relative residual.
+# Kinds of a step's value by task, unless it is a relative residual.
 _VALUES = {
     "svi bound": "bound",
     "misfit": "misfit",
@@ -133,7 +133,10 @@ class Context:
                 self.stop_if_asked(alone=alone)
             if value == value:
                 kind = _VALUES.get(task.name, "residual")
-                record = {"stage": str(task), "iteration": step, kind: value}
+                record = {"stage": task.name, "iteration": step}
+                record |= {"kind": kind, "value": value}
+                if task.total:
+                    record |= {"first": task.first, "last": task.last}
                 tolerance = (tolerances or {}).get(task.name)
                 if kind == "residual" and tolerance is not None:
                     record["tolerance"] = tolerance

@@ -13,11 +13,31 @@ from pipelines.saving.workspace import Workspace, read_json, unfinished
 from pipelines.storage.atomic import MANIFEST, MARKER, check_manifest
 
 _ENDED = ("stopped", "failed")
+# Kinds of values in words.
+_KINDS = {
+    "residual": "relative residual of the solver",
+    "misfit": "mean squared residual of stars over its expected variance",
+    "expected_gain": "log-likelihood still to gain",
+    "bound": "bound on the log-likelihood",
+}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the reported iterations of a fit, one line of JSON each."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Read the reported iterations of a fit, one line of JSON each.
+
+    A record has the ``stage`` and ``iteration``, the ``kind`` of its ``value``, and the
+    ``seconds`` from the start; of samples also the numbers of the ``first`` and
+    ``last``.
+    """
+    return [_by_kind(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _by_kind(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its kind, which named the value in earlier versions."""
+    kind = next((name for name in _KINDS if name in record), None)
+    if kind is None:
+        return record
+    return {**record, "kind": kind, "value": record[kind]}
 
 
 def status_of(path: Path) -> dict[str, Any]:
@@ -39,24 +59,21 @@ def status_of(path: Path) -> dict[str, Any]:
             "stars.parquet -o RUN`)"
         )
     found = _of_run(path) if work is None else _of_unfinished(work)
-    last = found.pop("last")
-    known = ("stage", "iteration", "seconds", "tolerance")
-    numbers = {k: x for k, x in last.items() if k not in known and math.isfinite(x)}
-    step = {"stage": last.get("stage"), "iteration": last.get("iteration")}
+    last = _by_kind(found.pop("last"))
+    known = math.isfinite(last.get("value", math.nan))
+    numbers = {last["kind"]: last["value"]} if known else None
+    stage = last.get("stage")
+    if "first" in last:
+        stage = f"{stage} {last['first']}-{last['last']}"
+    step = {"stage": stage, "iteration": last.get("iteration")}
     keys = ("run", "state", "message", "stage", "iteration", "value", "seconds")
     keys += ("checkpoint", "peak_memory_bytes", "pid", "host")
-    return {**dict.fromkeys(keys), **step, "value": numbers or None, **found}
+    return {**dict.fromkeys(keys), **step, "value": numbers, **found}
 
 
 def in_plain_words(name: str) -> str:
-    """Describe a number of ``metrics.jsonl`` by its name."""
-    plain = {
-        "residual": "relative residual of the solver",
-        "misfit": "mean squared residual of stars over its expected variance",
-        "expected_gain": "log-likelihood still to gain",
-        "bound": "bound on the log-likelihood",
-    }
-    return plain.get(name, name.replace("_", " "))
+    """Describe a value of ``metrics.jsonl`` by its kind."""
+    return _KINDS.get(name, name.replace("_", " "))
 
 
 def describe(found: dict[str, Any]) -> str:

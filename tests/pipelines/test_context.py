@@ -99,7 +99,7 @@ def test_after_a_signal_it_ends_and_a_second_one_ends_at_once(tmp_path, written,
     ("task", "stage", "kind", "tolerance"),
     [
         (Task(name="mean"), "mean", "residual", 1e-4),
-        (SAMPLES, "samples 1-16", "residual", 1e-2),
+        (SAMPLES, "samples", "residual", 1e-2),
         (Task(name="scales mean"), "scales mean", "residual", None),
         (Task(name="misfit"), "misfit", "misfit", None),
         (Task(name="svi bound"), "svi bound", "bound", None),
@@ -116,8 +116,10 @@ def test_a_step_is_recorded_by_its_kind_with_its_tolerance(
     # What has no value leaves no record.
     on_step(task, 4, float("nan"))
     _, record = own.metrics
-    assert record["iteration"] == 3 and record[kind] == 0.5
-    assert record["stage"] == stage
+    assert record["iteration"] == 3 and record["value"] == 0.5
+    assert (record["stage"], record["kind"]) == (stage, kind)
+    numbers = (record.get("first"), record.get("last"))
+    assert numbers == ((1, 16) if task is SAMPLES else (None, None))
     seen = [{"task": task, "iteration": 3}]
     assert shown == ([] if kind == "misfit" else seen)
     assert record.get("tolerance") == tolerance

@@ -123,7 +123,7 @@ def test_the_engine_svi_leaves_a_run_of_the_same_shape(svi_run):
     latent = np.prod(svi_run.plan.embedding.shape)
     assert svi_run.posterior.samples.shape == (24, latent)
     lines = (svi_run.path / "metrics.jsonl").read_text().splitlines()
-    bounds = [r["bound"] for r in map(json.loads, lines) if "bound" in r]
+    bounds = [r["value"] for r in map(json.loads, lines) if r["kind"] == "bound"]
     assert len(bounds) > 5 and bounds[-1] > bounds[0]
 
 

@@ -8,7 +8,7 @@ import interrupted
 import pytest
 
 from pipelines.base.errors import InputError
-from pipelines.run.status import describe, status_of
+from pipelines.run.status import describe, read_metrics, status_of
 
 KEYS = {
     "run",
@@ -91,3 +91,12 @@ def test_a_finished_run_that_was_altered_is_refused_by_name(
 def test_where_there_is_nothing_it_says_so(tmp_path):
     with pytest.raises(InputError, match="neither a run nor a fit under way"):
         status_of(tmp_path / "run")
+
+
+def test_records_of_earlier_versions_have_kind_and_value(tmp_path):
+    now = {"stage": "samples", "first": 1, "last": 8, "kind": "residual", "value": 0.1}
+    before = {"stage": "samples 1-8", "iteration": 3, "residual": 0.1, "seconds": 2.0}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{json.dumps(before)}\n{json.dumps(now)}\n")
+    found, same = read_metrics(path)
+    assert (found["kind"], found["value"]) == ("residual", 0.1) and same == now
