@@ -44,6 +44,9 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
     test = stars.stars.select(stars.split.test)
     posterior = state.posterior(at.config.inference.seed)
     residual, lines = _last_residual(posterior, state, stars, at)
+    doubts: tuple[str, ...] = ()
+    if residual is None:
+        lines, doubts = (), lines
     if state.raised is not None:
         raised = state.raised[stars.split.known]
         middle, most = float(raised.median()), float(raised.max())
@@ -53,7 +56,7 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
     kriging, beside = None, {}
     if len(test):
         kriging, beside, more = _baseline(stars, at, test)
-        lines = (*lines, *more)
+        doubts = (*doubts, *more)
     if residual is not None and len(unseen):
         seen = torch.arange(len(residual.rays) - len(unseen))
         blind = replace(posterior, residual=residual.select(seen))
@@ -65,7 +68,8 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
             try:
                 stack = learn_stack(kriging, *moments, unseen.extinction)
             except FloatingPointError as error:
-                stack, lines = None, (*lines, f"map and kriging not joined: {error}")
+                stack, failed = None, f"map and kriging not joined: {error}"
+                doubts = (*doubts, failed)
             if stack is not None:
                 gain = f"{100 * stack.gain:.2g}% less mean absolute error"
                 lines = (*lines, f"extinctions of stars: map and kriging, {gain}")
@@ -83,7 +87,8 @@ def judge(state: FitState, stars: FittedStars, at: Context) -> FitState:
         supports=tuple(supports),
         columns={name: torch.as_tensor(column) for name, column in columns.items()},
         score=held_out_score(columns, test, plan),
-        messages=(*result.messages, *lines, describe_support(supports[0])),
+        messages=(*result.messages, *lines, *doubts, describe_support(supports[0])),
+        warnings=(*result.warnings, *doubts),
         residual=b"" if residual is None else residual_bytes(residual),
     )
     return replace(state, judged=judged)

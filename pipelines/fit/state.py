@@ -29,8 +29,9 @@ class Judgement:
 
     ``supports`` are lengths of sight lines in the cells of every grid [cells], the
     coarsest first; ``columns`` predictions of the held-out stars, ``score`` their
-    errors and coverage, ``messages`` lines for the user. ``residual`` holds the bytes
-    of the residual shared by neighbours beyond the samples, empty without one.
+    errors and coverage, ``messages`` lines for the user, of which ``warnings`` remain
+    of concern in a converged fit. ``residual`` holds the bytes of the residual shared
+    by neighbours beyond the samples, empty without one.
     """
 
     supports: tuple[Tensor, ...]
@@ -38,6 +39,7 @@ class Judgement:
     score: dict[str, float]
     messages: tuple[str, ...]
     residual: bytes
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,7 @@ def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
         "peak_memory_bytes": float(peak_memory()),
         "converged": result.converged,
         "messages": judged.messages,
+        "warnings": judged.warnings,
         **result.facts,
         "surveys": [asdict(law) for law in state.surveys],
         "grade": found.grade,

@@ -154,13 +154,14 @@ def infer(problem: Problem) -> Inference:
         samples=result.samples,
         noise=result.noise_variance.sqrt(),
         converged=result.converged,
-        messages=_messages(model, result),
+        messages=(*_messages(model, result), *_warnings(result)),
+        warnings=_warnings(result),
         facts=facts,
     )
 
 
 def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
-    """Say how the solves, the steps and the share ended."""
+    """Say how the solves and the steps ended."""
     messages = [f"mean: {result.mean_solution.message}"]
     if isinstance(model, TorusGaussian | LogNormal) and model.weights.excess > 1:
         messages.append(
@@ -179,12 +180,17 @@ def _messages(model: ForwardModel, result: FullBatchResult) -> tuple[str, ...]:
                 ": raise the limits on steps and iterations, or loosen the tolerance"
             )
         messages.append(f"samples: {line}")
-    if not result.share_settled:
-        messages.append(
-            f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
-            "settle: intervals may be off"
-        )
     return tuple(messages)
+
+
+def _warnings(result: FullBatchResult) -> tuple[str, ...]:
+    """Say what did not settle although the solves converged."""
+    if result.share_settled:
+        return ()
+    return (
+        f"the share {result.subgrid_share:.3g} of the unresolved variance did not "
+        "settle: intervals may be off",
+    )
 
 
 def _facts(model: ForwardModel, result: FullBatchResult) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class Inference:
     """The posterior from an engine: ε's mean and samples, and diagnostics.
 
     ``plan`` holds the learnt hyperparameters; ``noise`` [mag] is the standard deviation
-    used to weight every star.
+    used to weight every star. ``warnings`` are the ``messages`` that remain of concern
+    in a converged fit.
     """
 
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
@@ -96,3 +97,4 @@ class Inference:
     converged: bool
     messages: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
