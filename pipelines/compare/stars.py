@@ -26,7 +26,7 @@ from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison
 from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
-from pipelines.run.baseline import NAME, in_words, predict_baseline
+from pipelines.run.baseline import NAME, in_words
 from pipelines.run.folder import Run
 from pipelines.run.held_out import (
     HELD_OUT_FILE,
@@ -34,6 +34,7 @@ from pipelines.run.held_out import (
     measured_columns,
     read_held_out,
 )
+from pipelines.run.kriged import predict_baseline
 from pipelines.run.predict import predict_columns
 from pipelines.run.surveys import calibrated
 

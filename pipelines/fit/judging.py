@@ -18,8 +18,8 @@ from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState, Judgement
 from pipelines.run.assessment import describe_support, sight_line_lengths
-from pipelines.run.baseline import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.held_out import held_out_score, measured_columns, with_law
+from pipelines.run.kriged import NO_BASELINE, krige_stars, learn_baseline
 from pipelines.run.predict import predict_columns, stacked
 from pipelines.run.residual import (
     NO_RESIDUAL,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dustmap.residual.field import ResidualField
-from dustmap.residual.predictive import Measured, PredictiveLaw, learn_law
 from pipelines.base.calibration import coverage, z_scores, z_scores_lognormal
 from pipelines.base.quantiles import KINDS, QUANTILES, WIDTH_95
 from pipelines.catalog.schema import Stars, read_table
-from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline, baseline_score
-from pipelines.run.predict import Columns, write_predictions
 
+if TYPE_CHECKING:
+    # These need torch, which readers of a run do without.
+    from dustmap.residual.field import ResidualField
+    from dustmap.residual.predictive import Measured, PredictiveLaw
+    from pipelines.model.plan import Plan
+
+Columns = dict[str, np.ndarray]
+"""Numbers by the name of a column, ``(n,)``."""
 HELD_OUT_FILE = "held_out.parquet"
 
 
@@ -87,6 +91,8 @@ class HeldOut:
     @property
     def measured(self) -> Measured:
         """The quantities on which a law of measurements depends."""
+        from dustmap.residual.predictive import Measured
+
         return Measured(
             std=np.hypot(self.predicted["std"], self.noise),
             extinction=self.predicted["mean"],
@@ -191,6 +197,8 @@ def with_law(
     residual: ResidualField, stars: Stars, plan: Plan, predictions: Columns
 ) -> ResidualField:
     """Learn the law of measurements from stars that the predictions have not seen."""
+    from dustmap.residual.predictive import learn_law
+
     held, along = HeldOut.of(stars, plan, predictions), np.argsort(stars.pixels())
     law = learn_law(held.residual[along], held.measured.select(along))
     return replace(residual, law=law)
@@ -229,6 +237,8 @@ def held_out_score(predictions: Columns, stars: Stars, plan: Plan) -> dict[str, 
 
 def write_held_out(path: Path, stars: Stars, plan: Plan, predictions: Columns) -> None:
     """Write predictions beside the observations."""
+    from pipelines.run.predict import write_predictions
+
     observed = _observed(stars, plan, predictions)
     write_predictions(path, stars, {**observed, **predictions})
 

@@ -16,9 +16,8 @@ from pipelines.catalog.schema import CANONICAL_UNITS, Stars, write_table
 from pipelines.formats.citation import PROGRAM
 from pipelines.model.engine import rays
 from pipelines.model.plan import Plan
+from pipelines.run.held_out import Columns
 
-Columns = dict[str, np.ndarray]
-"""Numbers by the name of a column, ``(n,)``."""
 UNITS = {
     **{f"extinction_{kind}": "mag" for kind in KINDS},
     **{f"density_{kind}": "mag/pc" for kind in KINDS},

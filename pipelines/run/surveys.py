@@ -22,7 +22,7 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import say
 from pipelines.catalog.schema import Stars
 from pipelines.config import FitConfig
-from pipelines.run.baseline import rays_of
+from pipelines.run.kriged import rays_of
 
 
 def surveys_of(

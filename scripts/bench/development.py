@@ -46,9 +46,10 @@ from pipelines.catalog.schema import Stars, read_stars
 from pipelines.config import FitConfig
 from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
-from pipelines.run.baseline import Baseline, predict_baseline
+from pipelines.run.baseline import Baseline
 from pipelines.run.folder import read_run
 from pipelines.run.held_out import HeldOut, measured_columns
+from pipelines.run.kriged import predict_baseline
 from pipelines.run.residual import read_residual
 from pipelines.run.surveys import calibrated
 

@@ -13,8 +13,9 @@ from pipelines.catalog.schema import Stars, read_table
 from pipelines.fit import FitReport
 from pipelines.report.data import ReportData
 from pipelines.report.page import render
-from pipelines.run.baseline import Baseline, baseline_score, is_worse, predict_baseline
+from pipelines.run.baseline import Baseline, baseline_score, is_worse
 from pipelines.run.held_out import HeldOut, read_held_out
+from pipelines.run.kriged import predict_baseline
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, read_stars, read_table, write_stars
 from pipelines.config import FitConfig
 from pipelines.fit import fit
-from pipelines.run.baseline import learn_baseline
 from pipelines.run.folder import read_run
+from pipelines.run.kriged import learn_baseline
 from pipelines.run.predict import predict_columns
 from pipelines.storage.atomic import check_manifest
 

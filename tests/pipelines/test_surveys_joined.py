@@ -168,7 +168,7 @@ def test_a_joined_map_is_on_the_scale_of_the_reference(
         return engine(problem)
 
     monkeypatch.setattr(mapping, "run_engine", kept)
-    monkeypatch.setattr("pipelines.run.baseline.FEWEST", np.inf)
+    monkeypatch.setattr("pipelines.run.kriged.FEWEST", np.inf)
     fit(joined, tmp_path / "run", config)
     largest = np.bincount(read_stars(joined).places()).max()
     assert f"the largest with {largest} stars" in "".join(capsys.readouterr())
