@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A map from real open clusters of seven catalogues and hot stars of Gaia: ingest, fit,
-# export, plot, a page, a report, a sky slice, and how well it does on held-out objects and beside
+# export, plot, a page, a sky slice, and how well it does on held-out objects and beside
 # another map.
 # Usage: scripts/real_map.sh DATA [FOLDER]
 # DATA holds cluster_surveys.csv.gz and gaia_ob.csv.gz (presets cluster-surveys and
@@ -31,7 +31,7 @@ dustmap ingest "$folder/clusters.parquet" "$folder/gaia.parquet" \
   -o "$folder/stars.parquet" --overwrite
 dustmap fit "$folder/stars.parquet" -o "$folder/run" -c "$root/scripts/real_map.toml" \
   --overwrite ${overrides[@]+"${overrides[@]}"}
-# Figures and the report take exports that lie in the run's folder.
+# Figures and the page take exports that lie in the run's folder.
 dustmap export "$folder/run" --zarr "$folder/run/map.zarr" \
   --fits "$folder/run/map.fits" --healpix "$folder/run/map.healpix.fits" --overwrite
 dustmap plot "$folder/run" -o "$folder/figures"
@@ -39,7 +39,6 @@ dustmap plot "$folder/run" -o "$folder/figures"
 dustmap plot "$folder/run" -o "$folder/figures/clouds" --kind los --direction 210.1,-19.3 \
   --direction 79.9,0.8 --direction 27.0,4.0 --direction 171.6,-15.8
 dustmap view "$folder/run" -o "$folder/map.html" --overwrite
-dustmap report "$folder/run" -o "$folder/report.html" --overwrite
 "$python" "$root/scripts/sky_slice.py" "$folder/run/map.zarr" --distance 400 \
   -o "$folder/figures/density_400pc.png"
 mkdir -p "$folder/compare"

@@ -10,7 +10,7 @@ import dustmap
 from pipelines.base.errors import require_known_system
 from pipelines.cli.catalogues import ingest, simulate
 from pipelines.cli.fitting import config_, fit, regress, status
-from pipelines.cli.products import compare, export, plot, report, view
+from pipelines.cli.products import compare, export, plot, view
 from pipelines.cli.questions import predict, query
 from pipelines.cli.reporting import reporting
 
@@ -41,6 +41,6 @@ def main() -> None:
 
 for _verb in (
     *(simulate, ingest, fit, status, predict, query, export, plot),
-    *(view, compare, report, regress, config_),
+    *(view, compare, regress, config_),
 ):
     main.add_command(_verb)

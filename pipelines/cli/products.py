@@ -1,4 +1,4 @@
-"""Verbs for products of a map: export, plot, view, report, compare."""
+"""Verbs for products of a map: export, plot, view, compare."""
 
 from __future__ import annotations
 
@@ -193,8 +193,10 @@ def view(
 ) -> None:
     """Write RUN_OR_MAP as one HTML page that opens in any browser, without a network.
 
-    Planes of the density, the extinction on the sky, and the curve with its intervals
-    towards any direction, with stars and distances of clouds.
+    Planes of the density and its surfaces in space, the extinction on the sky, and the
+    curve with its intervals towards any direction, with stars and distances of clouds.
+    Of a run also its verdict with all warnings, held-out stars, convergence, what was
+    mapped, and provenance.
     """
     from pipelines.maps.opening import open_answers
     from pipelines.view.page import view_page, write_view
@@ -214,29 +216,6 @@ def view(
         # A bare ticker says nothing while the page waits.
         with Ticker(), suppress(KeyboardInterrupt):
             server.serve_forever()
-
-
-@click.command()
-@click.argument("run", type=OUT)
-@output("HTML file to write.")
-@click.option(
-    "--3d/--no-3d",
-    "three_d",
-    default=True,
-    help="Include the interactive view of the density, of about 5 MB.",
-)
-@click.option("--nside", type=int, help="Resolution of the sky maps.")
-@OVERWRITE
-@reporting
-def report(run: Path, output: Path, **options: Any) -> None:
-    """Write a report of RUN: one HTML file, usable without a network.
-
-    A verdict with all warnings, maps, a 3-D view, lines of sight, limits; and folded:
-    predictions of held-out stars, a summary, convergence, provenance.
-    """
-    from pipelines.report.page import write_report
-
-    click.echo(str(write_report(run, output, **options)))
 
 
 def _keyword(text: str) -> tuple[str, Any]:

@@ -9,9 +9,23 @@ from typing import Any
 import dustmap
 from pipelines.formats.citation import cited_papers
 from pipelines.maps.answers import Answers, named
+from pipelines.run.baseline import NAME, in_words, is_worse
+from pipelines.run.status import in_plain_words
 from pipelines.storage.atomic import atomic_file, check_output
 from pipelines.view.data import gather
 from pipelines.view.embedding import optional, plotly_script, rendered
+from pipelines.view.numbers import FORMATS
+from pipelines.view.record import read_record
+
+TEMPLATES = Path(__file__).with_name("templates")
+# What templates use beside the facts of a map.
+WORDS = {
+    "baseline": NAME,
+    **{
+        each.__name__: each
+        for each in (*FORMATS, cited_papers, in_plain_words, in_words, is_worse)
+    },
+}
 
 
 def write_view(
@@ -45,8 +59,9 @@ def view_page(
     band = source.known_band
     packed = [a for cube in cubes for a in cube["arrays"].values()]
     curves = [] if sky is None else list(sky["arrays"].values())
+    run = None if source.fit is None else read_record(source.fit.path)
     return rendered(
-        Path(__file__).with_name("templates"),
+        TEMPLATES,
         "view.html",
         # "</script>" would end the script, "<!--<script>" hide its end.
         data=json.dumps({**data, "band": band, "served": served}).replace(
@@ -57,9 +72,13 @@ def view_page(
         band=band,
         verdict=source.verdict,
         said=source.said(integrated=True),
-        facts={k: v for k, v in source.facts.items() if k != "verdict"},
+        facts={
+            name: fact
+            for name, fact in source.facts.items()
+            if name not in ("verdict", "extinctions")
+        },
         origins=[named(origin) for origin in source.origins()],
-        papers=cited_papers(meta.get("citation") or {}),
+        citation=meta.get("citation"),
         inputs=meta.get("inputs") or [],
         program=meta.get("program", ""),
         version=dustmap.__version__,
@@ -71,4 +90,6 @@ def view_page(
         cube_error=max((a["error"] for a in packed), default=0.0),
         curve_error=max((a["error"] for a in curves), default=0.0),
         served=served,
+        run=run,
+        **WORDS,
     )

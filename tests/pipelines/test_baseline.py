@@ -11,11 +11,12 @@ import torch
 
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.fit import FitReport
-from pipelines.report.data import ReportData
-from pipelines.report.page import render
 from pipelines.run.baseline import Baseline, baseline_score, is_worse
 from pipelines.run.held_out import HeldOut, read_held_out
 from pipelines.run.kriged import predict_baseline
+from pipelines.view.embedding import rendered
+from pipelines.view.page import TEMPLATES, WORDS
+from pipelines.view.record import read_record
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +77,17 @@ def test_a_fit_keeps_it_and_prints_it(positive_run) -> None:
     assert f"RMSE without a map: grid-free kriging {rmse:.4g} mag" in str(report)
 
 
-def report_data(run, held: HeldOut) -> ReportData:
-    """Of a report whose maps are not asked for."""
-    return ReportData(
-        run=run,
-        source=None,  # type: ignore[arg-type]
-        records=[],
-        origin={},
-        held_out=held,
-    )
-
-
-def test_a_report_warns_of_a_map_that_loses(positive_run) -> None:
+def test_a_page_warns_of_a_map_that_loses(positive_run) -> None:
     held = read_held_out(positive_run.path)
     assert held is not None and held.baseline is not None
     observed = held.predicted["mean"] + np.linspace(0.1, 0.2, len(held))
     exact = held.baseline._replace(kriging=observed)
     worse = replace(held, observed=observed, baseline=exact)
-    data = report_data(positive_run, worse)
-    page = render(data, ["held-out"])
-    assert "grid-free kriging" in page and "loses to it" in page
-    without = report_data(positive_run, replace(held, baseline=None))
-    assert "grid-free kriging" not in render(without, ["held-out"])
+    record = read_record(positive_run.path)
+
+    def page(held: HeldOut) -> str:
+        run = replace(record, held_out=held)
+        return rendered(TEMPLATES, "record.html", run=run, band="", **WORDS)
+
+    assert "grid-free kriging" in page(worse) and "loses to it" in page(worse)
+    assert "grid-free kriging" not in page(replace(held, baseline=None))

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy.interpolate import RegularGridInterpolator
 
+from pipelines.cubes.thinned import thinned
 from pipelines.figures.box import density_slice, face_on
 from pipelines.figures.integrals import integral
 from pipelines.maps.density import columns, map_cube
 from pipelines.maps.integrals import ray_integrals
-from pipelines.report.view import thinned_mean
 
 
 @pytest.fixture(scope="module")
@@ -56,5 +56,5 @@ def test_columns_and_the_view_add_up_to_the_same_dust(positive_run, cube):
     at = np.abs(cube.y).argmin(), np.abs(cube.x).argmin()
     poles = extinction(positive_run, np.array([[0, 0, 1.0], [0, 0, -1.0]]), 209.9)
     assert drawn[at] == pytest.approx(poles.sum(), rel=0.03)
-    blocks = thinned_mean(cube).arrays["mean"].mean() / 1e3
+    blocks = thinned(cube, {"mean": cube.arrays["mean"]}).arrays["mean"].mean()
     assert blocks == pytest.approx(cube.arrays["mean"].mean(), rel=1e-5)

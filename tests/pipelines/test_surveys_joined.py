@@ -22,11 +22,12 @@ from pipelines.compare.stars import compare_stars
 from pipelines.config import FitConfig, SimulateConfig, load_config
 from pipelines.fit import fit, mapping
 from pipelines.model.problem import Inference, Problem
-from pipelines.report.data import gather
-from pipelines.report.page import render
 from pipelines.run.folder import read_run
 from pipelines.run.held_out import read_held_out
 from pipelines.simulate import simulate
+from pipelines.view.embedding import rendered
+from pipelines.view.page import TEMPLATES, WORDS
+from pipelines.view.record import read_record
 
 COARSE = ["box.spacing=50", "box.x=[-50,400]", "box.y=[-50,200]", "box.z=[-50,200]"]
 SMALL = [*COARSE, "inference.samples=4", "data.holdout=0.2"]
@@ -204,7 +205,8 @@ def test_a_joined_map_is_on_the_scale_of_the_reference(
             compare_stars(run, replace(read_stars(joined), survey=survey))
     truth = 1 + 0.6 * np.sin(held.l / 3) * np.cos(held.b / 3) + 1e-3 * held.distance
     assert np.median(held.predicted["mean"] - truth) == pytest.approx(0, abs=0.015)
-    page = render(gather(tmp_path / "run"), ["summary"])
+    record = read_record(tmp_path / "run")
+    page = rendered(TEMPLATES, "record.html", run=record, band="A_V", **WORDS)
     (table,) = [t for t in page.split("<table>") if '<th scope="col">survey</th>' in t]
     assert re.findall(r'<th scope="row">(\w+)</th>', table) == ["first", "second"]
 

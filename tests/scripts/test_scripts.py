@@ -127,6 +127,6 @@ def test_the_demo_ends_with_a_summary_against_the_truth(demo):
 def test_the_demo_leaves_map_files_figures_and_truth(demo):
     folder, _ = demo
     maps = ("run/map.zarr", "run/map.fits", "run/map.healpix.fits")
-    for name in ("truth.zarr", "run", *maps, "report.html"):
+    for name in ("truth.zarr", "run", *maps, "map.html"):
         assert (folder / name).exists()
     assert len(list((folder / "figures").glob("*.png"))) == 5

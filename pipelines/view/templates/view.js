@@ -13,7 +13,7 @@
   };
   const GREY = page.unmapped, BLUE = "#0072B2", ORANGE = "#D55E00";
   // The view that the address holds.
-  const state = { view: "z", array: "mean", level: 0, z: 0, cut: 0, log: false, sky: "", at: -1, field: 0, skylog: false, l: 0, b: 0, cone: 0.5, stars: false, clouds: false };
+  const state = { view: "z", array: "mean", level: 0, z: 0, cut: 0, log: false, sky: "", at: -1, field: 0, skylog: false, l: 0, b: 0, cone: 0.5, stars: false, clouds: false, part: 0, surface: 4, seen: true };
 
   function fail(error) {
     $("fault").hidden = false;
@@ -30,9 +30,9 @@
   }
   const floats = (text) => new Float32Array(bytes(text).buffer);
   const bit = (bits, i) => (bits[i >> 3] >> (i & 7)) & 1;
+  const inflated = (text) => new Response(new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate")));
   async function codes(array, columns) {
-    const stream = new Blob([bytes(array.bytes)]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const found = new Uint8Array(await new Response(stream).arrayBuffer());
+    const found = new Uint8Array(await inflated(array.bytes).arrayBuffer());
     for (let i = columns; i < found.length; i++) found[i] += found[i - columns];
     return found;
   }
@@ -48,6 +48,10 @@
     const look = table(array.signed), found = await codes(array, columns);
     return Float32Array.from(found, (q) => look[q] * array.scale);
   }
+
+  const script = document.createElement("script");
+  script.textContent = await inflated($("plotly").textContent).text();
+  document.head.append(script);
 
   // Directions.
   const vector = (l, b) => [Math.cos(b * radians) * Math.cos(l * radians), Math.cos(b * radians) * Math.sin(l * radians), Math.sin(b * radians)];
@@ -153,12 +157,12 @@
   const sums = () => cubeNow().columns[state.view[3]];
   const samples = (cube) => Object.keys(cube.arrays).filter((name) => name.startsWith("sample"));
   const index = (axis, value) => (value - axis[0]) / (axis[1] - axis[0]);
-  // Trilinear between centres; NaN half a cell beyond the outermost.
-  function sampled(cube, values, x, y, z) {
+  // Trilinear between centres; NaN beyond the outermost by more than the rim [cells].
+  function sampled(cube, values, x, y, z, rim = 0.5) {
     const at = [], share = [];
     for (const [axis, value] of [[cube.z, z], [cube.y, y], [cube.x, x]]) {
       const i = index(axis, value);
-      if (!(i >= -0.5 && i <= axis.length - 0.5)) return NaN;
+      if (!(i >= -rim && i <= axis.length - 1 + rim)) return NaN;
       const first = Math.min(Math.max(Math.floor(i), 0), axis.length - 2);
       at.push(first);
       share.push(Math.min(Math.max(i - first, 0), 1));
@@ -476,7 +480,7 @@
       const cube = cubes[cubes.length - 1], whole = cubes[0], step = cube.step[0] / 2, density = { x: [], y: [] };
       const [fine, coarse] = await Promise.all([cube, whole].map((one) => one.values(Object.keys(one.arrays)[0])));
       for (let d = step; d <= end; d += step) {
-        const [px, py, pz] = towards.map((v) => v * d), value = sampled(cube, fine, px, py, pz);
+        const [px, py, pz] = towards.map((v) => v * d), value = sampled(cube, fine, px, py, pz, cube === whole ? 0.5 : 0);
         density.x.push(d);
         density.y.push(Number.isFinite(value) ? value : sampled(whole, coarse, px, py, pz));
       }
@@ -497,6 +501,51 @@
     const rows = found.map((peak) => `<tr><td>${signed(peak.distance, 0)} pc</td><td>${low68 ? `${signed(peak.near, 0)} to ${Number.isFinite(peak.far) ? signed(peak.far, 0) : "beyond " + signed(end, 0)} pc` : "not known"}</td><td>${brief(peak.rise)} mag</td></tr>`);
     $("ray-clouds").innerHTML = rows.length ? `<table><caption>Clouds towards this direction</caption><thead><tr><th>distance</th><th>68% interval</th><th>rise</th></tr></thead><tbody>${rows.join("")}</tbody></table>` : "";
     $("ray").dataset.drawn = `${state.l} ${state.b} ${state.cone}`;
+  }
+  // Surfaces of equal density in space, of which quantiles of the seen cells are the outer ones.
+  const QUANTILES = [0.5, 0.7, 0.8, 0.88, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998], FACTORS = [1, 2.5, 4];
+  const FLAME = [[0, "#f3b23c"], [0.5, "#c2410c"], [1, "#3b0764"]];
+  async function volumeOf(cube) {
+    if (cube.volume) return cube.volume;
+    const values = await cube.values(Object.keys(cube.arrays)[0]), whole = values.map((v) => Number.isFinite(v) ? v : 0);
+    const seen = whole.map((v, i) => bit(cube.bits, i) ? v : 0), known = whole.filter((_, i) => bit(cube.bits, i)).sort();
+    const at = (q) => Number((known[Math.floor(q * (known.length - 1))] || 0).toPrecision(3)), most = known.length ? known[known.length - 1] : 0;
+    const levels = [...new Set(QUANTILES.map(at))].filter((level) => level > 1e-6 * most);
+    const { x, y, z } = cube, place = { x: new Float32Array(whole.length), y: new Float32Array(whole.length), z: new Float32Array(whole.length) };
+    let i = 0;
+    for (const c of z) for (const b of y) for (const a of x) { place.x[i] = a; place.y[i] = b; place.z[i++] = c; }
+    return cube.volume = { seen, whole, place, levels: levels.length ? levels : [1] };
+  }
+  const far = () => $("volume").clientWidth < 500 ? 1.6 : 1.3;
+  const camera = () => ({ eye: { x: -0.4 * far(), y: -1.6 * far(), z: 1.4 * far() }, center: { x: 0, y: 0, z: -0.15 }, up: { x: 0, y: 0, z: 1 } });
+  // Surfaces take a browser a second: they are drawn when they come into sight.
+  let inSight = false;
+  async function drawVolume() {
+    if (!inSight) return;
+    const cube = cubes[state.part], volume = await volumeOf(cube), { x, y, z } = cube;
+    const number = Math.min(state.surface, volume.levels.length - 1), low = volume.levels[number];
+    $("volume-surface").max = volume.levels.length - 1;
+    $("volume-surface").value = number;
+    $("volume-surface-text").textContent = `${brief(low)} mag/kpc`;
+    const sides = [x, y, z].map((axis) => axis[axis.length - 1] - axis[0]), share = sides.map((side) => 2.2 * side / Math.hypot(...sides));
+    const axis = (text, values, share) => ({ title: { text }, range: [values[0], values[values.length - 1]], nticks: Math.max(2, Math.round(5 * share)), backgroundcolor: "#fafafa", gridcolor: "#ddd" });
+    const traces = [{
+      type: "isosurface", ...volume.place, value: state.seen ? volume.seen : volume.whole, isomin: low, isomax: FACTORS[2] * low, cmin: low, cmax: FACTORS[2] * low,
+      surface: { count: 3 }, caps: { x: { show: false }, y: { show: false }, z: { show: false } }, opacity: 0.45, colorscale: FLAME,
+      colorbar: { orientation: "h", x: 0.5, y: 1, yanchor: "top", thickness: 11, len: 0.9, title: { text: "mean density [mag/kpc]", side: "top" }, tickvals: FACTORS.map((f) => f * low), ticktext: FACTORS.map((f) => brief(f * low)) },
+      hovertemplate: "x %{x:.0f} pc<br>y %{y:.0f} pc<br>z %{z:.0f} pc<br>%{value:.3g} mag/kpc<extra></extra>",
+    }, {
+      type: "scatter3d", mode: "markers+text", x: [0], y: [0], z: [0], text: ["Sun"], textposition: "top center", showlegend: false,
+      marker: { size: 5, color: "#e69f00", line: { width: 1, color: "black" } }, hovertemplate: "Sun<extra></extra>",
+    }];
+    await Plotly.react($("volume"), traces, {
+      margin: { l: 0, r: 0, t: 0, b: 0 }, paper_bgcolor: "white", font: { size: 12 }, uirevision: state.part,
+      scene: {
+        xaxis: axis("x [pc]", x, share[0]), yaxis: axis("y [pc]", y, share[1]), zaxis: axis("z [pc]", z, share[2]), aspectmode: "manual",
+        aspectratio: { x: share[0], y: share[1], z: share[2] }, camera: camera(), uirevision: state.part,
+      },
+    }, { ...SETTINGS, modeBarButtons: [["zoom3d", "pan3d", "orbitRotation", "tableRotation", "resetCameraLastSave3d", "toImage"]] });
+    $("volume").dataset.drawn = `${state.part} ${low} ${state.seen}`;
   }
   // "l b", "ra RA DEC", or sexagesimal ICRS.
   function parsed(text) {
@@ -519,7 +568,7 @@
   }
 
   // Drawing, the address, and what moves them.
-  const drawings = { plane: drawPlane, sky: drawSky, ray: drawRay }, waiting = new Set();
+  const drawings = { plane: drawPlane, sky: drawSky, ray: drawRay, volume: drawVolume }, waiting = new Set();
   let busy = null;
   function draw(...which) {
     which.forEach((name) => waiting.add(name));
@@ -542,7 +591,8 @@
     }
     [state.l, state.b] = [((state.l % 360) + 360) % 360, Math.min(Math.max(state.b, -90), 90)];
     if (![...$("sky-field").options].some((one) => one.value === String(state.field))) state.field = 0;
-    state.level = Math.min(Math.max(Math.round(state.level), 0), Math.max(cubes.length - 1, 0));
+    for (const key of ["level", "part"]) state[key] = Math.min(Math.max(Math.round(state[key]), 0), Math.max(cubes.length - 1, 0));
+    state.surface = Math.max(Math.round(state.surface), 0);
     if (sky) {
       if (!skyNames.includes(state.sky)) state.sky = skyNames.includes("p50") ? "p50" : "mean";
       if (!(state.at >= 0 && state.at < sky.distances.length)) state.at = sky.first;
@@ -562,6 +612,8 @@
   choose("plane-stars", "stars", "change", planes);
   for (const id of ["plane-clouds", "sky-clouds"]) choose(id, "clouds", "change", () => { $("plane-clouds").checked = $("sky-clouds").checked = state.clouds; draw("plane", "sky"); });
   on("plane-at", "input", () => { state[state.view === "l" ? "cut" : "z"] = Number($("plane-at").value); showPlaneControls(); draw("plane"); });
+  for (const [id, key] of [["volume-part-of", "part"], ["volume-surface", "surface"], ["volume-seen", "seen"]]) choose(id, key, "change", () => draw("volume"));
+  on("volume-home", "click", () => Plotly.relayout($("volume"), { "scene.camera": camera() }));
   let playing = 0, kept = "";
   function stop() { clearInterval(playing); playing = 0; $("plane-play").textContent = "Play samples"; }
   on("plane-play", "click", () => {
@@ -619,7 +671,12 @@
   }
   function start() {
     recall();
-    if (cubes.length) showPlaneControls();
+    if (cubes.length) {
+      showPlaneControls();
+      $("volume-part-of").replaceChildren(...cubes.map((cube, i) => new Option(cube.title, i, false, i === state.part)));
+      $("volume-part-of").parentElement.hidden = cubes.length < 2;
+      $("volume-seen").checked = state.seen;
+    }
     if (sky) {
       $("sky-array").replaceChildren(...skyNames.map((name) => new Option(`${NAMES[name]} extinction`, name, false, name === state.sky)));
       $("sky-at").max = sky.distances.length - 1;
@@ -630,9 +687,15 @@
       $("ray-cone").value = state.cone;
       skyText();
     }
-    return draw("plane", "sky", "ray");
+    return draw("plane", "sky", "ray", "volume");
   }
-  window.addEventListener("hashchange", start);
+  window.addEventListener("hashchange", () => location.hash.includes("=") ? start() : remember());
   await start();
   listen();
+  new IntersectionObserver((entries, observer) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    inSight = true;
+    draw("volume");
+  }, { rootMargin: "300px" }).observe($("volume"));
 })();

@@ -8,7 +8,6 @@ import pytest
 from pipelines.catalog.schema import Stars, read_table
 from pipelines.compare.stars import compare_held_out
 from pipelines.model.plan import Plan
-from pipelines.report.data import gather
 from pipelines.run.folder import read_run
 from pipelines.run.held_out import (
     HELD_OUT_FILE,
@@ -16,6 +15,7 @@ from pipelines.run.held_out import (
     read_held_out,
     write_held_out,
 )
+from pipelines.view.record import read_record
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +73,11 @@ def test_a_run_without_observations_or_stars_in_the_map_judges_nothing(tmp_path,
     assert read_held_out(tmp_path) is None
 
 
-def test_fit_report_and_comparison_tell_one_coverage(positive_run):
+def test_fit_page_and_comparison_tell_one_coverage(positive_run):
     score = positive_run.summary["held_out"]
     compared = compare_held_out(positive_run).numbers["all"]
     held = {each["level"]: each["held"] for each in compared["coverage"]}
-    reported = gather(positive_run.path, nside=1).judged
+    reported = read_record(positive_run.path).judged
     assert reported is not None and reported.stars == score["stars"]
     for each in reported.coverage:
         assert each.held == held[each.level]

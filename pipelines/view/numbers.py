@@ -1,4 +1,4 @@
-"""Numbers as the report states them."""
+"""Numbers as the page states them."""
 
 from __future__ import annotations
 
