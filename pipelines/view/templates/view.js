@@ -49,10 +49,6 @@
     return Float32Array.from(found, (q) => look[q] * array.scale);
   }
 
-  const script = document.createElement("script");
-  script.textContent = await inflated($("plotly").textContent).text();
-  document.head.append(script);
-
   // Directions.
   const vector = (l, b) => [Math.cos(b * radians) * Math.cos(l * radians), Math.cos(b * radians) * Math.sin(l * radians), Math.sin(b * radians)];
   function angles([x, y, z]) {
@@ -689,6 +685,26 @@
     }
     return draw("plane", "sky", "ray", "volume");
   }
+  // A plain picture of the plane, until plotly runs a second later.
+  async function preview() {
+    recall();
+    if (!cubes.length) return;
+    showPlaneControls();
+    const { rows, entry } = await plane(), [low, high] = entry.limits, canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [rows[0].length, rows.length];
+    const context = canvas.getContext("2d"), last = entry.colours.length - 1;
+    rows.forEach((row, j) => row.forEach((value, i) => {
+      context.fillStyle = Number.isFinite(value) ? entry.colours[Math.min(Math.max(Math.round((value - low) / (high - low) * last), 0), last)] : GREY;
+      context.fillRect(i, rows.length - 1 - j, 1, 1);
+    }));
+    $("plane").append(canvas);
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+  }
+  await preview();
+  const script = document.createElement("script");
+  script.textContent = await inflated($("plotly").textContent).text();
+  document.head.append(script);
+  $("plane").replaceChildren();
   window.addEventListener("hashchange", () => location.hash.includes("=") ? start() : remember());
   await start();
   listen();
