@@ -31,7 +31,7 @@ from pipelines.view.embedding import encoded, packed
 # Pixels of 0.9 deg, and distances of each: half of the page beside its JavaScript.
 _NSIDE = 64
 _DISTANCES = 40
-# Most samples of the density, and bytes of all of them.
+# Most samples of the density, and bytes of all of them in all levels.
 _SAMPLES = 8
 _SAMPLED = 2_000_000
 # Most stars of the page, drawn at random beyond.
@@ -119,12 +119,14 @@ def shown_arrays(cube: Cube) -> dict[str, np.ndarray]:
 
 def _cubes(source: Answers, cube: Cube) -> list[dict[str, Any]]:
     """Return densities of the whole box and near the Sun, with their columns."""
-    found = []
-    for title, number in shown_levels(cube).items():
+    found, shown = [], shown_levels(cube)
+    cells = sum(min(math.prod(cube.levels[n].shape), POINTS) for n in shown.values())
+    count = min(_SAMPLES, _SAMPLED // cells) if source.has_samples else 0
+    for title, number in shown.items():
         level = cube.levels[number]
         arrays = shown_arrays(level)
         saturated = float((arrays.get("ratio", np.zeros(1)) >= _LARGEST_RATIO).mean())
-        thin = thinned(level, arrays | _sampled(source, level))
+        thin = thinned(level, arrays | _sampled(source, level, count))
         found.append(
             {
                 "title": title,
@@ -143,10 +145,9 @@ def _cubes(source: Answers, cube: Cube) -> list[dict[str, Any]]:
     return found
 
 
-def _sampled(source: Answers, cube: Cube) -> dict[str, np.ndarray]:
-    """Return samples of the density [mag/kpc], as many as a page holds."""
-    count = min(_SAMPLES, _SAMPLED // min(math.prod(cube.shape), POINTS))
-    if not source.has_samples or not count:
+def _sampled(source: Answers, cube: Cube, count: int) -> dict[str, np.ndarray]:
+    """Return so many samples of the density [mag/kpc]."""
+    if not count:
         return {}
     doing("samples of the density")
     places = Places.of_points(cube.points)
