@@ -414,6 +414,19 @@ def to_numpy(array: pa.Array) -> np.ndarray:
         return np.ma.array(values, mask=missing) if array.null_count else values
     if pa.types.is_decimal(kind):
         array = array.cast(pa.float64())
+    if pa.types.is_nested(kind):
+        # NumPy would round the numbers in texts.
+        array = pa.array([row if row is None else str(row) for row in array.tolist()])
     # Nulls of Arrow become NaN in NumPy.
     values = array.to_numpy(zero_copy_only=False)
+    if values.dtype.kind in "Mm":
+        # As objects nanoseconds would be numbers.
+        zone = "Z" if getattr(kind, "tz", None) else ""
+        words = [None if np.isnat(value) else f"{value}{zone}" for value in values]
+        values = np.array(words, dtype=object)
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        words = [
+            value and value.decode("utf-8", "backslashreplace") for value in values
+        ]
+        values = np.array(words, dtype=object)
     return values.astype(np.float64 if values.dtype.kind == "f" else object)

@@ -12,7 +12,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import chain, islice
@@ -102,7 +102,14 @@ def open_text(path: Path, _: str) -> Opened:
             table: Any = ascii.read(lines, format=form, **options)
             return from_astropy(table)
     layout = _layout(path, beginning)
-    return layout.columns, lambda kinds: _read(path, encoding, layout, kinds)
+    # Arrow would round integers from 2^63 on.
+    large = {
+        name
+        for line in beginning[layout.skipped :]
+        for (name, _), word in zip(layout.columns, _fields(line, layout.separator))
+        if re.fullmatch(r"1?\d{19}", word) and int(word) >= 2**63
+    }
+    return layout.columns, lambda kinds: _read(path, encoding, layout, kinds, large)
 
 
 def _encoding(path: Path) -> str:
@@ -289,10 +296,13 @@ class _Cleaned(io.RawIOBase):
         return size
 
 
-def _read(path: Path, encoding: str, layout: _Layout, kinds: Kinds) -> Batches:
+def _read(
+    path: Path, encoding: str, layout: _Layout, kinds: Kinds, large: Collection[str]
+) -> Batches:
     separator, row, padded = layout.separator, layout.row, layout.padded
     names = [name for name, _ in layout.columns]
-    types = {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
+    types = dict.fromkeys(large, pa.uint64())
+    types |= {n: _ARROW_TYPES[k] for n, k in kinds.items() if k in _ARROW_TYPES}
     # Arrow would read 007 as a number, and some names as dates.
     number = re.compile(r"(?!0\d)-?\d*(\.\d*)?([eE][-+]?\d+)?")
     for name, value in zip(names, _fields(row, separator)):

@@ -26,7 +26,7 @@ from pipelines.base.allocation import peak_memory
 from pipelines.base.errors import InputError
 from pipelines.base.progress import StageClock, doing
 from pipelines.base.quantiles import QUANTILES
-from pipelines.catalog.answer_files import answer_file
+from pipelines.catalog.answer_files import answer_file, check_columns
 from pipelines.catalog.formats import ColumnInfo
 from pipelines.catalog.schema import write_table
 from pipelines.catalog.sources import all_columns, open_source, read_columns
@@ -137,10 +137,15 @@ def predict_table(
     unit, the table has no row or one of the new columns, or the output exists.
     """
     model, source = Regressor.load(folder), open_source(table)
+    columns = all_columns(source)
+    parts = [
+        {name: batch[request] for name, (request, _) in columns.items()}
+        for batch in read_columns(source, [request for request, _ in columns.values()])
+    ]
+    check_columns(output, parts)
     target = json.loads((folder / "summary.json").read_text())["target"]
     inputs = read_inputs(source, model.feature_names_in_.tolist())
     whole = np.all([np.isfinite(column) for column in inputs.values()], axis=0)
-    columns = all_columns(source)
     described = {name: info for name, (_, info) in columns.items()}
     unit = ColumnInfo(unit=str(model._unit or ""))
     new = {f"{prefix}{target}_{kind}": unit for kind in ("mean", "std")}
@@ -152,8 +157,7 @@ def predict_table(
             known = model.distribution(some)
             for column, part in zip(found.values(), (known.mean, known.std)):
                 column[whole] = part
-        for batch in read_columns(source, [request for request, _ in columns.values()]):
-            own = {name: batch[request] for name, (request, _) in columns.items()}
+        for own in parts:
             end = start + len(next(iter(own.values())))
             write(own | {name: column[start:end] for name, column in found.items()})
             start = end
