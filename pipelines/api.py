@@ -188,7 +188,8 @@ def predict(
         Coordinates with distances, the path of a table, or a table in memory.
     mappings
         Which columns of a table are ``l`` and ``b`` or ``ra`` and ``dec``, and
-        ``distance``: ``["l=glon:deg", "distance=d:kpc"]``.
+        ``distance``: ``["l=glon:deg", "distance=d:kpc"]``. Results are averaged over
+        errors of distances, if there are any (``distance_error=none`` for none).
     estimate
         ``map`` for extinctions of the map without kriging (`DustMap.query`).
     outside
@@ -224,7 +225,7 @@ def predict(
         else nullcontext(path_of(stars, _STARS)) as file
     ):
         parts = [
-            Table({**rows.columns, **ask(dust, rows.coords, wanted)})
+            Table({**rows.columns, **ask(dust, rows.coords, wanted, rows.errors)})
             for rows in TargetTable(file, mappings)
         ]
     if not parts:

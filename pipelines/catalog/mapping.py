@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -68,23 +69,37 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
 
 
 def choose(
-    source: Source, user: Mapped, preset: Preset | None
+    source: Source,
+    user: Mapped,
+    preset: Preset | None,
+    *,
+    extinction: bool = True,
+    distance: bool = True,
 ) -> dict[str, tuple[Origin, float]]:
     """Choose and `resolve` the origin of each quantity.
 
     The user's mappings take precedence over the preset. Without a preset, columns with
-    canonical names are used too, if their units are known.
+    canonical names are used too, if their units are known; with one, for the position
+    alone, if the preset's columns of it are absent. Places of a query have no
+    ``extinction``, and their distances may have no errors; without ``distance`` they
+    are directions.
 
     Raises `InputError` if a quantity is missing, given twice in different ways, or
     mapped but unused.
     """
     described = {n: Origin(column=n) for n in CANONICAL if n in source.columns}
+    systems = [("l", "b"), ("ra", "dec"), ("x", "y", "z")]
     if preset is not None:
-        described = {
-            name: origin
-            for name, origin in preset.columns.items()
-            if not origin.optional or origin.column in source.columns
-        }
+        # A preset may well be for other columns of the position.
+        own, places = preset.columns.items(), {*chain(*systems)}
+        absent = {n for n, o in own if _is_absent(source, o)}
+        named = described if absent & places else {}
+        described = {n: o for n, o in named.items() if n in places}
+        # Nor does a query need an error.
+        spare = places | {n for n in INPUT_UNITS if "distance_" in n and not extinction}
+        for name, origin in own:
+            if name not in absent or not (origin.optional or name in spare):
+                described[name] = origin
     every = {**described, **user}
     found = {n: settle(source, o) for n, o in every.items() if o is not None}
 
@@ -130,23 +145,23 @@ def choose(
         return not all(o.unit or _unit_in_file(source, o) for o in origins)
 
     # Columns with canonical names and known units take precedence.
-    systems = [("l", "b"), ("ra", "dec"), ("x", "y", "z")]
     systems.sort(key=lack_units)
     names = [*one_of("position (l and b, ra and dec, or x, y and z)", *systems)]
-    if "x" in names:
-        names += ["distance_error"] if "distance_error" in found else []
-    else:
+    chosen: Names = ("distance",) if "x" in names else ()
+    if distance and not chosen:
+        precise = ("parallax", "parallax_error")
         chosen = one_of(
             "distance (or distance_modulus, or parallax with parallax_error)",
             ("distance",),
-            ("parallax", "parallax_error"),
+            precise if extinction else precise[:1],
             ("distance_modulus",),
         )
         names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
-        if "distance_modulus" in chosen and "distance_modulus_error" in found:
-            names.append("distance_modulus_error")
-    names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
-    names += [name for name in NAMES if name in found]
+    errors = (f"{name}_error" for name in chosen if distance)
+    names += [name for name in errors if name in found and name not in names]
+    if extinction:
+        names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
+        names += [name for name in NAMES if name in found]
     for name, origin in user.items():
         if origin is not None and name not in names:
             raise InputError(
@@ -154,6 +169,12 @@ def choose(
                 f"{', '.join(names)}. Drop it, or map its counterpart (error or bound)"
             )
     return {name: resolve(source, name, found[name]) for name in names}
+
+
+def _is_absent(source: Source, origin: Origin) -> bool:
+    """Return true for the plain name of a column that the source lacks."""
+    name = origin.column or ""
+    return name.isidentifier() and name not in source.columns
 
 
 def settle(source: Source, origin: Origin) -> Origin:

@@ -184,7 +184,7 @@ class RowReader:
                 names = given.keys() - {"l", "b", "ra", "dec", "x", "y", "z"}
                 suspects = tally.mark(values, self.catalogue, names)
                 values = {n: self.factors[n] * column for n, column in values.items()}
-                _check_quantities(tally, values, self.min_parallax_snr)
+                check_quantities(tally, values, self.min_parallax_snr)
             kept = np.flatnonzero(tally.kept)
             if len(kept):
                 # A star without an identifier has 0 or the empty text.
@@ -204,7 +204,7 @@ class RowReader:
                 progress(rows)
 
 
-def _check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> None:
+def check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> None:
     """Drop impossible rows, in canonical units; add errors and distances."""
     if "x" in values:
         values["distance"] = np.sqrt(sum(values[axis] ** 2 for axis in "xyz"))

@@ -168,7 +168,9 @@ target_options = together(
         "mappings",
         multiple=True,
         metavar="CANONICAL=COLUMN[:UNIT]",
-        help="Column of TABLE for l, b (or ra, dec), distance.",
+        help="Column of TABLE for l, b (or ra, dec), distance (or parallax, or "
+        "distance_modulus) and its error, as in ingest. Answers are averaged over "
+        "errors; distance_error=none leaves them out.",
     ),
     click.option(
         "--preset", help="A survey's preset, or one saved by ingest --save-preset."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from pipelines.base.geometry import unit_vectors
 from pipelines.base.table import Row, Table
 from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison
+from pipelines.config.loading import read_toml
 from pipelines.figures.held_out import held_out_figure
 from pipelines.maps.sky import last_star
 from pipelines.run.baseline import NAME, in_words
@@ -68,7 +69,16 @@ def compare_stars(run: Run, stars: Stars, *, name: str = "stars") -> Comparison:
         counts["stars for the baseline"] = len(kept)
         found = predict_baseline(kept, judged, torch_stream(run.seed, Purpose.BASELINE))
         columns |= {} if found is None else found._asdict()
-    return _comparison(run, HeldOut.of(judged, run.plan, columns), counts, name)
+    found = _comparison(run, HeldOut.of(judged, run.plan, columns), counts, name)
+    magnitude = read_toml(run.path / "config.toml").get("data", {}).get("magnitude")
+    if magnitude is None:
+        return found
+    note = (
+        f"The fit raised its stars' extinctions for the limit in data.magnitude = "
+        f"{magnitude}; those of these stars are as measured, so that near the limit "
+        "the map lies above them. Held-out stars of the run are raised alike."
+    )
+    return replace(found, words=(*found.words, note))
 
 
 def compare_held_out(run: Run) -> Comparison:

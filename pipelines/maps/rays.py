@@ -147,16 +147,8 @@ class PixelRays:
                 mean, std = curves
                 curves = [mean, mean + std, mean - std]
             for part, curve in enumerate(curves):
-                found[part, rows] = _first(nodes, curve, extinction[rows])
-        known, reach = ~np.isnan(found[0]), self.reach(places)
-        found[1] = np.minimum(found[1], reach)
-        found[found > reach] = np.nan
-        flags = np.zeros(len(places), dtype=CROSSING_FLAGS)
-        flags["inside"] = known
-        flags["not_reached"] = known & np.isnan(found[0])
-        flags["bounded"] = np.isfinite(found[2])
-        flags["extrapolated"] = np.nan_to_num(found[0]) > self.last_star(places)
-        return found, flags
+                found[part, rows] = first_reached(nodes, curve, extinction[rows])
+        return within_map(found, self.reach(places), self.last_star(places))
 
     def curves(self, name: str, places: Places) -> np.ndarray:
         """Interpolate an array at all distances towards places [mag], ``(n, k)``.
@@ -332,14 +324,33 @@ def last_seen(
     return last
 
 
-def _first(nodes: np.ndarray, curve: np.ndarray, value: np.ndarray) -> np.ndarray:
+def within_map(
+    found: np.ndarray, reach: np.ndarray, last_star: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return crossings ``(3, n)`` [pc] without those beyond the map, and flags."""
+    known = ~np.isnan(found[0])
+    found[1] = np.minimum(found[1], reach)
+    found[found > reach] = np.nan
+    flags = np.zeros(len(known), dtype=CROSSING_FLAGS)
+    flags["inside"] = known
+    flags["not_reached"] = known & np.isnan(found[0])
+    flags["bounded"] = np.isfinite(found[2])
+    flags["extrapolated"] = np.nan_to_num(found[0]) > last_star
+    return found, flags
+
+
+def first_reached(
+    nodes: np.ndarray, curve: np.ndarray, value: np.ndarray
+) -> np.ndarray:
     """Return nodes where curves ``(m, k)`` first reach ``value (m,)``; NaN for NaN."""
+    nodes = np.broadcast_to(nodes, curve.shape)
     above = curve >= value[:, None]
     step = np.maximum(above.argmax(axis=1), 1)
     row = np.arange(len(curve))
     low, high = curve[row, step - 1], curve[row, step]
     reached = above.any(axis=1)
     share = (value - low) / np.where(reached, high - low, 1.0)
-    distance = nodes[step - 1] + share * (nodes[step] - nodes[step - 1])
+    begin, end = nodes[row, step - 1], nodes[row, step]
+    distance = begin + share * (end - begin)
     distance = np.where(reached, distance, np.inf)
     return np.where(np.isnan(curve[:, -1]), np.nan, distance)

@@ -30,6 +30,7 @@ from pipelines.maps import sky
 from pipelines.maps.answers import (
     ESTIMATES,
     Answers,
+    Crossed,
     Directions,
     Distances,
     Draws,
@@ -42,6 +43,7 @@ from pipelines.maps.density import columns, map_and_columns, usual_ends
 from pipelines.maps.integrals import OutwardCurves, has_curves, outward_curves, stack_of
 from pipelines.maps.places import Places
 from pipelines.maps.provenance import provenance
+from pipelines.maps.rays import first_reached, grid_steps, within_map
 from pipelines.maps.stored import Stored, open_store
 from pipelines.model.engine import rays
 from pipelines.run.folder import Run, read_run
@@ -123,6 +125,23 @@ class RunMap(Answers):
     def reach(self, places: Places) -> np.ndarray:
         """Return the distance at which each sight line leaves the box [pc]."""
         return self.box.exits(places.directions)
+
+    def crossings(self, places: Places, extinction: np.ndarray) -> Crossed:
+        """Return where curves, asked at half grid steps, first reach extinctions."""
+        reach, count = (
+            self.reach(places),
+            len(grid_steps(self.run.plan.nested_grids, 0.5)),
+        )
+        kinds, found = ("p50", "p84", "p16"), np.empty((3, len(places)))
+        # A place, its direction and its moments.
+        for rows in row_blocks(len(places), 100 * count):
+            nodes = reach[rows, None] * np.linspace(0, 1, count + 1)
+            along = Places.along(places.directions[rows], nodes[:, 1:])
+            curves = self.moments(along, kinds, integrated=True)
+            for part, kind in zip(found, kinds):
+                curve = np.pad(along.restore(curves[kind]), ((0, 0), (1, 0)))
+                part[rows] = first_reached(nodes, curve, extinction[rows])
+        return within_map(found, reach, self.last_star(places))
 
     def prior(self) -> PriorIntegrals:
         return self.run.plan.build_prior()

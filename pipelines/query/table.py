@@ -20,6 +20,7 @@ from pipelines.formats.citation import PROGRAM
 from pipelines.maps.answers import PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.map import DustMap
+from pipelines.query.mixture import averaged
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _TEXTS = {
     "to_edge": "the distance is infinite: extinction to the edge of the map",
     "not_reached": "the map ends before the extinction is reached",
     "bounded": "the upper end of the interval is in the map",
+    "no_distance_error": "the distance has no error: it is taken to be exact",
+    "part_outside": "part of the distance's distribution is outside, and left out",
 }
 
 
@@ -76,10 +79,16 @@ class QueryOptions:
         return dust.band if self.change is None else self.change.target
 
 
-def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any]:
+def ask(
+    dust: DustMap,
+    coords: SkyCoord,
+    options: QueryOptions,
+    errors: np.ndarray | None = None,
+) -> dict[str, Any]:
     """Return astropy columns of results ``(n,)`` with units, and flags.
 
-    Rows with NaN coordinates have the flag ``no_position`` and NaN as results.
+    Rows with NaN coordinates have the flag ``no_position`` and NaN as results. With
+    ``errors`` of the distances [pc] results are those of `averaged`.
     """
     coords = unmasked(coords)
     sphere: Any = coords.spherical
@@ -93,6 +102,8 @@ def ask(dust: DustMap, coords: SkyCoord, options: QueryOptions) -> dict[str, Any
         found = dict(zip(ends, crossing, strict=True))
     else:
         moments = _moments(dust, some, options)
+        if errors is not None:
+            moments = averaged(dust, some, errors[known], moments)
         for what, (parts, _) in moments.items():
             found |= {f"{what}_{kind}": part for kind, part in parts.items()}
         # Those of the first quantity.
@@ -222,15 +233,21 @@ def write_answers(
     rows, or a result has the name of a column.
     """
     # A query of one place starts without the readers of tables.
-    from pipelines.catalog.answer_files import answer_file
+    from pipelines.catalog.answer_files import answer_file, check_columns
     from pipelines.catalog.formats import ColumnInfo
 
     check_output(output, overwrite=overwrite)
+    if targets.errors and options.mode in ("samples", "random_sample"):
+        raise InputError(
+            "samples are not averaged over errors of distances: leave these out with "
+            f"--map {targets.errors[0]}=none"
+        )
+    check_columns(output, (rows.columns for rows in targets))
     parts = iter(targets)
     first = next(parts, None)
     if first is None:
         raise InputError("the table has no rows, expected at least one place")
-    own = rounded(ask(dust, first.coords, options))
+    own = rounded(ask(dust, first.coords, options, first.errors))
     names = [options.prefix + name for name in own]
     infos = (
         ColumnInfo(unit=unit_text(column), description=str(column.description))
@@ -238,6 +255,7 @@ def write_answers(
     )
     new = dict(zip(names, infos, strict=True))
     about = {**PROGRAM, "map": dust.path.name, "band": options.band(dust)}
+    about |= {"averaged_over": ", ".join(targets.errors)}
     about |= {"extinctions": dust.answers.said(integrated=True)}
     for number, origin in enumerate(dust.answers.origins(), start=1):
         about |= {f"map{number}_{key}": str(value) for key, value in origin.items()}
@@ -247,7 +265,9 @@ def write_answers(
     file = answer_file(output, targets.columns, new, about, overwrite=overwrite)
     with file as write:
         for number, rows in enumerate(chain([first], parts)):
-            columns = rounded(ask(dust, rows.coords, options)) if number else own
+            columns = own
+            if number:
+                columns = rounded(ask(dust, rows.coords, options, rows.errors))
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)

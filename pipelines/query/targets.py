@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,41 +11,42 @@ import numpy as np
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.catalog.mapping import parse_mappings, resolve
+from pipelines.base.geometry import spherical
+from pipelines.catalog.mapping import choose, parse_mappings
 from pipelines.catalog.presets import Origin, load_preset
-from pipelines.catalog.sources import (
-    Source,
-    all_columns,
-    describe_absence,
-    open_source,
-    read_columns,
-)
+from pipelines.catalog.rows import Tally, check_quantities
+from pipelines.catalog.sources import Source, all_columns, open_source, read_columns
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import kind_of
 from pipelines.maps.places import coordinates
 
-_KNOWN = ("l", "b", "ra", "dec", "distance")
+_ERRORS = ("_error", "_lower", "_upper")
+# Faults of errors, which make a query wrong; other rows have no answer.
+_WRONG = r"(error|lower|upper) negative|_lower >"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """Coordinates of some rows, with all original columns.
 
-    Coordinates are NaN if a value is missing.
+    Coordinates and ``errors`` of distances [pc], if there are any, are NaN if a value
+    is missing.
     """
 
     coords: SkyCoord
     columns: dict[str, np.ndarray]
+    errors: np.ndarray | None = None
 
 
 class TargetTable:
     """A table of places; iteration yields all rows in order, as `Targets`.
 
-    Coordinates are ``l b`` or ``ra dec`` (ICRS), with ``distance`` if needed, under
+    Coordinates are ``l b``, ``ra dec`` (ICRS) or ``x y z``, with ``distance``,
+    ``parallax`` or ``distance_modulus`` if needed, and errors as for ``ingest``, under
     these names, a preset's or mapped names, CANONICAL=COLUMN[:UNIT]; units are given in
     the file, the preset or the mapping, and never guessed. ``columns`` describes the
     table's own columns by name; one with several values per row becomes several,
-    NAME_0, NAME_1 and so on.
+    NAME_0, NAME_1 and so on. ``errors`` are the names of errors of distances.
 
     Raises `InputError` if a column or a unit is missing, a latitude or a distance is
     out of range, or a file cannot be read.
@@ -59,9 +61,16 @@ class TargetTable:
         distance: bool = True,
     ) -> None:
         self._sources = [open_source(file) for file in find_files(path)]
+        self._mapped = parse_mappings(mappings)
+        self._preset = None if preset is None else load_preset(preset)
+        self._distance = distance
         first = self._sources[0]
-        self._origins = _origins(first, mappings, preset, distance)
+        self.errors = [name for name in self._chosen(first) if name.endswith(_ERRORS)]
         self.columns = {name: info for name, (_, info) in all_columns(first).items()}
+
+    def _chosen(self, source: Source) -> dict[str, tuple[Origin, float]]:
+        needs = {"extinction": False, "distance": self._distance}
+        return choose(source, self._mapped, self._preset, **needs)
 
     def __iter__(self) -> Iterator[Targets]:
         first = self._sources[0]
@@ -74,45 +83,49 @@ class TargetTable:
             yield from self._rows(source)
 
     def _rows(self, source: Source) -> Iterator[Targets]:
-        found = {name: resolve(source, name, o) for name, o in self._origins.items()}
-        places = {n: (str(o.column), kind_of(o.unit)) for n, (o, _) in found.items()}
+        chosen = self._chosen(source)
+        places = {
+            name: (str(origin.column), kind_of(origin.unit))
+            for name, (origin, _) in chosen.items()
+            if origin.column is not None
+        }
         own = {name: request for name, (request, _) in all_columns(source).items()}
         for batch in read_columns(source, [*places.values(), *own.values()]):
-            values = {n: found[n][1] * batch[place] for n, place in places.items()}
-            coords = coordinates(values, str(source.path))
             columns = {name: batch[request] for name, request in own.items()}
-            yield Targets(coords=coords, columns=columns)
+            rows = len(next(iter(columns.values())))
+            values = {
+                name: batch[places[name]] if name in places else np.full(rows, o.value)
+                for name, (o, _) in chosen.items()
+            }
+            values = {name: chosen[name][1] * column for name, column in values.items()}
+            coords, errors = _located(values, str(source.path))
+            yield Targets(coords=coords, columns=columns, errors=errors)
 
 
-def _origins(
-    source: Source, mappings: Sequence[str], preset: str | None, distance: bool
-) -> dict[str, Origin]:
-    """Return the columns of one pair of angles and, if needed, of the distance."""
-    mapped = parse_mappings(mappings)
-    for name, origin in mapped.items():
-        if name not in _KNOWN or (origin and origin.value is not None):
-            raise InputError(
-                f"--map {name}=...: expected a column for one of {', '.join(_KNOWN)}"
-            )
-    user: dict[str, Origin | None] = {}
-    for name, item in ({} if preset is None else load_preset(preset).columns).items():
-        present = item.column in source.columns or not item.optional
-        if name in _KNOWN and item.column is not None and present:
-            user[name] = item
-    user |= mapped
-    named = {n: Origin(column=n) for n in _KNOWN if n in source.columns}
-    found = {n: o for n, o in {**named, **user}.items() if o is not None}
-    pairs = [pair for pair in (("l", "b"), ("ra", "dec")) if set(pair) <= set(found)]
-    pairs.sort(key=lambda pair: not set(pair) & set(user))
-    for missing, what, example in (
-        (not pairs, "l and b, or ra and dec", "l=COLUMN:deg"),
-        (distance and "distance" not in found, "distance", "distance=COLUMN:pc"),
-    ):
-        if missing:
-            absent = describe_absence(source, example.partition("=")[0])
-            raise InputError(
-                f"{source.path} gives no {what}: it {absent}; map the columns, e.g. "
-                f"with --map {example}"
-            )
-    needed = (*pairs[0], "distance") if distance else pairs[0]
-    return {name: found[name] for name in needed}
+def _located(
+    values: dict[str, np.ndarray], source: str
+) -> tuple[SkyCoord, np.ndarray | None]:
+    """Return coordinates, and errors of distances [pc] if there are any.
+
+    Both are those of `check_quantities`. A parallax that is not positive is no
+    distance.
+    """
+    rows = len(next(iter(values.values())))
+    has_errors = any(name.endswith(_ERRORS) for name in values)
+    if "parallax" in values:
+        values.setdefault("parallax_error", np.zeros(rows))
+    tally = Tally(kept=np.ones(rows, dtype=bool))
+    with np.errstate(all="ignore"):
+        check_quantities(tally, values, 0.0)
+    wrong = [f"{n} rows: {w}" for w, n in tally.faults.items() if re.search(_WRONG, w)]
+    if wrong:
+        raise InputError(f"{source}, {'; '.join(wrong)}: leave unknown errors empty")
+    if "parallax" in values:
+        values["distance"][~(values["parallax"] > 0)] = np.nan
+    if "x" in values:
+        points = np.column_stack([values[axis] for axis in "xyz"])
+        values |= dict(zip("lb", spherical(points)))
+    names = ("l", "b") if "l" in values else ("ra", "dec")
+    located = {n: values[n] for n in (*names, "distance") if n in values}
+    errors = values["distance_error"] if has_errors else None
+    return coordinates(located, source), errors

@@ -124,7 +124,7 @@ MISTAKES = {
     "predict notes stars.parquet -o x": "notes is not a run folder",
     "predict unfinished stars.parquet -o x": "unfinished is incomplete",
     "predict altered stars.parquet -o x": "altered: metrics.jsonl",
-    "predict run text.csv -o x.fits": "text.csv gives no l and b",
+    "predict run text.csv -o x.fits": "text.csv gives no position",
     "export run --zarr notes --overwrite": "notes holds no COMPLETE",
     "export run --fits x --healpix ./x": "name the same path",
     "export run --healpix x --nside 3": "nside must be a power of 2, got 3",

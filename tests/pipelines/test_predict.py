@@ -141,7 +141,7 @@ def test_a_table_without_positions_is_refused(command, cloud_run, tmp_path):
     done = command(
         f"predict {cloud_run.path} {tmp_path}/t.parquet -o {tmp_path}/o.fits"
     )
-    assert done.exit_code == 2 and "gives no l and b" in done.output
+    assert done.exit_code == 2 and "gives no position" in done.output
     assert not (tmp_path / "o.fits").exists()
 
 

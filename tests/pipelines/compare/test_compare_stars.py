@@ -109,3 +109,12 @@ def test_refusals_say_what_is_missing(positive_run, fresh):
     bare = replace(positive_run.posterior, samples=positive_run.posterior.samples[:0])
     with pytest.raises(InputError, match="no posterior samples"):
         compare_stars(replace(positive_run, posterior=bare), fresh)
+
+
+def test_a_limit_in_magnitude_that_only_the_fit_corrected_for_is_named(
+    positive_run, fresh, monkeypatch
+):
+    assert "data.magnitude" not in str(compare_stars(positive_run, fresh))
+    limited = {"data": {"magnitude": "phot_g"}}
+    monkeypatch.setattr("pipelines.compare.stars.read_toml", lambda _: limited)
+    assert "data.magnitude = phot_g" in str(compare_stars(positive_run, fresh))

@@ -77,8 +77,6 @@ def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(
     outside = dust.query(ray_field.at([0, 1], 0, 9000), integrated=True, mode="samples")
     assert outside.shape == (2, count) and np.isnan(outside).all()
     run = open_map(positive_run.path)
-    with pytest.raises(InputError, match="export RUN --zarr"):
-        run.distance_at(shaped, 0.3)
     with pytest.raises(InputError, match=r"integrated=True.*integrated=False"):
         run.query(shaped)
 
