@@ -151,7 +151,7 @@ class RowReader:
         }
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
-        carried = {name: (column, "any") for name, column in self.carried.items()}
+        carried = {name: (column, "kept") for name, column in self.carried.items()}
         cuts = [cut for each in self.filters.values() for cut in each.kinds.items()]
         first = 0
         wanted = [*requests.values(), *cuts, *carried.values()]

@@ -29,6 +29,7 @@ INPUT_UNITS = {
 _TAKEN = {
     "own": ("", "anything"),
     "any": ("", "anything"),
+    "kept": ("fiubOUS", "what parquet holds: real numbers, booleans or text"),
     "number": ("fiu", "numbers (05:34:32 has the unit hms, 22:00:52 dms)"),
     "dex": ("fiu", "numbers, decadic logarithms"),
     "value": ("fiub", "numbers"),
@@ -73,7 +74,7 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
     power of the values, ``hms`` and ``dms`` the same in degrees from
     sexagesimal text (NaN for other text), ``value`` and ``boolean`` the same with
     booleans as 0 and 1, ``string`` object with None for missing values, ``identifier``
-    masked int64 or strings, ``any`` unchanged but for floating point and text, and
+    masked int64 or strings, ``any`` and ``kept`` unchanged but for floats and text, and
     ``own`` unchanged.
 
     Raises `InputError` if the column holds other types; ``where`` names the column.
@@ -101,7 +102,7 @@ def convert(column: np.ndarray, kind: str, where: str) -> np.ndarray:
         if held == "u" and len(column) and column.max() > np.iinfo(np.int64).max:
             raise InputError(f"{where} exceeds 2^63: write it as text")
         return np.ma.array(column).astype(np.int64)
-    if kind == "any" and held != "f":
+    if kind in ("any", "kept") and held != "f":
         return column
     found = np.ma.filled(column.astype(np.float64), np.nan)
     return 10.0**found if kind == "dex" else found

@@ -20,7 +20,7 @@ from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import kind_of
 from pipelines.maps.places import coordinates
 
-_ERRORS = ("_error", "_lower", "_upper")
+_is_error = re.compile("_(error|lower|upper)$").search
 # Faults of errors, which make a query wrong; other rows have no answer.
 _WRONG = r"(error|lower|upper) negative|_lower >"
 
@@ -65,7 +65,7 @@ class TargetTable:
         self._preset = None if preset is None else load_preset(preset)
         self._distance = distance
         first = self._sources[0]
-        self.errors = [name for name in self._chosen(first) if name.endswith(_ERRORS)]
+        self.errors = list(filter(_is_error, self._chosen(first)))
         self.columns = {name: info for name, (_, info) in all_columns(first).items()}
 
     def _chosen(self, source: Source) -> dict[str, tuple[Origin, float]]:
@@ -110,11 +110,10 @@ def _located(
     Both are those of `check_quantities`. A parallax that is not positive is no
     distance.
     """
-    rows = len(next(iter(values.values())))
-    has_errors = any(name.endswith(_ERRORS) for name in values)
+    first, has_errors = next(iter(values.values())), any(map(_is_error, values))
     if "parallax" in values:
-        values.setdefault("parallax_error", np.zeros(rows))
-    tally = Tally(kept=np.ones(rows, dtype=bool))
+        values.setdefault("parallax_error", np.zeros_like(first))
+    tally = Tally(kept=np.ones(len(first), dtype=bool))
     with np.errstate(all="ignore"):
         check_quantities(tally, values, 0.0)
     wrong = [f"{n} rows: {w}" for w, n in tally.faults.items() if re.search(_WRONG, w)]

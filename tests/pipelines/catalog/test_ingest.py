@@ -263,6 +263,10 @@ def test_other_columns_are_kept_with_their_units(tmp_path: Path, catalogue) -> N
     assert stars.units["teff"] == "K"
     assert stars.extra["teff"].dtype == np.int32
     assert set(stars.extra["name"]) == {"a"}
+    table["c"] = 1j
+    table.write(tmp_path / "c.fits")
+    with pytest.raises(InputError, match="'c' holds complex numbers"):
+        ingest([tmp_path / "c.fits"], tmp_path / "p.parquet", keep=["c"])
 
 
 def test_provenance_names_inputs_choices_and_counts(
