@@ -189,7 +189,7 @@ def predict(
     mappings
         Which columns of a table are ``l`` and ``b`` or ``ra`` and ``dec``, and
         ``distance``: ``["l=glon:deg", "distance=d:kpc"]``. Results are averaged over
-        errors of distances, if there are any (``distance_error=none`` for none).
+        errors of distances that are mapped, ``distance_error=e_d:pc``.
     estimate
         ``map`` for extinctions of the map without kriging (`DustMap.query`).
     outside

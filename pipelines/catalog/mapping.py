@@ -81,24 +81,25 @@ def choose(
     The user's mappings take precedence over the preset. Without a preset, columns with
     canonical names are used too, if their units are known; with one, for the position
     alone, if the preset's columns of it are absent. Places of a query have no
-    ``extinction``, and their distances may have no errors; without ``distance`` they
-    are directions.
+    ``extinction``, and errors of their distances only if these are mapped, or the
+    preset's and present; without ``distance`` they are directions.
 
     Raises `InputError` if a quantity is missing, given twice in different ways, or
     mapped but unused.
     """
-    described = {n: Origin(column=n) for n in CANONICAL if n in source.columns}
+    errors = {n for n in INPUT_UNITS if n.endswith(("_error", "_lower", "_upper"))}
+    spare = set() if extinction else errors
+    named = {n for n in CANONICAL if n in source.columns} - spare
+    described = {n: Origin(column=n) for n in CANONICAL if n in named}
     systems = [("l", "b"), ("ra", "dec"), ("x", "y", "z")]
     if preset is not None:
         # A preset may well be for other columns of the position.
         own, places = preset.columns.items(), {*chain(*systems)}
         absent = {n for n, o in own if _is_absent(source, o)}
-        named = described if absent & places else {}
-        described = {n: o for n, o in named.items() if n in places}
-        # Nor does a query need an error.
-        spare = places | {n for n in INPUT_UNITS if "distance_" in n and not extinction}
+        kept = places if absent & places else set()
+        described = {n: o for n, o in described.items() if n in kept}
         for name, origin in own:
-            if name not in absent or not (origin.optional or name in spare):
+            if name not in absent or not (origin.optional or name in places | spare):
                 described[name] = origin
     every = {**described, **user}
     found = {n: settle(source, o) for n, o in every.items() if o is not None}
@@ -157,8 +158,8 @@ def choose(
             ("distance_modulus",),
         )
         names += [*chosen, *(error_of("distance") if "distance" in chosen else ())]
-    errors = (f"{name}_error" for name in chosen if distance)
-    names += [name for name in errors if name in found and name not in names]
+    own_errors = (f"{name}_error" for name in chosen if distance)
+    names += [name for name in own_errors if name in found and name not in names]
     if extinction:
         names += [*one_of("extinction", ("extinction",)), *error_of("extinction")]
         names += [name for name in NAMES if name in found]

@@ -169,8 +169,8 @@ target_options = together(
         multiple=True,
         metavar="CANONICAL=COLUMN[:UNIT]",
         help="Column of TABLE for l, b (or ra, dec), distance (or parallax, or "
-        "distance_modulus) and its error, as in ingest. Answers are averaged over "
-        "errors; distance_error=none leaves them out.",
+        "distance_modulus), as in ingest, and its error, over which answers are then "
+        "averaged.",
     ),
     click.option(
         "--preset", help="A survey's preset, or one saved by ingest --save-preset."

@@ -28,7 +28,7 @@ Asked = dict[str, tuple[dict[str, u.Quantity], np.ndarray]]
 """Moments by kind, and flags, of each quantity."""
 # Offsets in the error of the distance.
 _OFFSETS = np.array([-4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4])
-_FINE = np.linspace(-4, 4, 161)
+_FINE = np.linspace(-4, 4, 81)
 _BETWEEN = np.array([np.interp(_FINE, _OFFSETS, node) for node in np.eye(13)])
 _SHARES = np.exp(-(_FINE**2) / 2) / np.exp(-(_FINE**2) / 2).sum()
 
@@ -102,7 +102,7 @@ def _quantile(
     # The quantile lies between those of the parts.
     first = np.where(shares == 0, np.inf, parts).min(axis=1)
     last = np.where(shares == 0, -np.inf, parts).max(axis=1)
-    for _ in range(40):
+    for _ in range(25):
         x = (first + last)[:, None] / 2
         deviates = (x - middle) / np.where(x < middle, low, high)
         less = (shares * ndtr(deviates)).sum(axis=1) < chance

@@ -239,8 +239,8 @@ def write_answers(
     check_output(output, overwrite=overwrite)
     if targets.errors and options.mode in ("samples", "random_sample"):
         raise InputError(
-            "samples are not averaged over errors of distances: leave these out with "
-            f"--map {targets.errors[0]}=none"
+            "samples are not averaged over errors of distances: leave these out, by "
+            f"--map {targets.errors[0]}=none and no other --map of it"
         )
     check_columns(output, (rows.columns for rows in targets))
     parts = iter(targets)

@@ -104,9 +104,10 @@ def test_errors_of_distances_are_those_of_ingest(tmp_path, given, error):
     Table({**places, "distance": [200.0, 200] * u.pc, **kept}).write(
         tmp_path / "a.fits"
     )
-    np.testing.assert_allclose(only(tmp_path / "a.fits").errors, error)
-    without = [f"{name}=none" for name in given]
-    assert only(tmp_path / "a.fits", *without).errors is None
+    mapped = [f"{name}={name}" for name in given]
+    np.testing.assert_allclose(only(tmp_path / "a.fits", *mapped).errors, error)
+    # Names alone do not ask for an average.
+    assert only(tmp_path / "a.fits").errors is None
     wrong = [f"{name}=-{name}:pc" for name in given]
     with pytest.raises(InputError):
         only(tmp_path / "a.fits", *wrong)
@@ -183,9 +184,10 @@ def test_distance_errors_are_used_and_said(command, path, tmp_path):
     table["distance_error"] = [40.0, 0, np.nan] * u.pc
     table.write(tmp_path / "a.fits")
     line = f"query {path} {tmp_path}/a.fits --integrated -o {tmp_path}"
+    plainly, line = line, f"{line} --map distance_error=distance_error:pc -o {tmp_path}"
     done = command(f"{line}/o.ecsv")
     assert done.exit_code == 0 and "1 no distance error" in done.output, done.output
-    assert command(f"{line}/p.ecsv --map distance_error=none").exit_code == 0
+    assert command(f"{plainly}/p.ecsv").exit_code == 0
     found, plain = (Table.read(tmp_path / f"{name}.ecsv") for name in "op")
     assert found.meta["averaged_over"] == "distance_error"
     wider = found["extinction_std"] > 1.02 * plain["extinction_std"]
@@ -196,7 +198,7 @@ def test_distance_errors_are_used_and_said(command, path, tmp_path):
         np.testing.assert_allclose(one, found[f"extinction_{column}"], rtol=1e-3)
     assert command(f"{line}/s.ecsv --mode samples").exit_code == 2
     # Directions have no distances.
-    assert command(f"{line}/t.ecsv --total").exit_code == 0
+    assert command(f"{plainly}/t.ecsv --total").exit_code == 0
     assert "no_distance_error" not in Table.read(tmp_path / "t.ecsv").colnames
 
 
@@ -204,7 +206,9 @@ def test_predictions_of_a_run_are_averaged_too(positive_run, places):
     near = {name: getattr(places, name)[:5] for name in ("l", "b", "distance")}
     table = Table({"l": near["l"] * u.deg, "b": near["b"] * u.deg})
     table["distance"], table["distance_error"] = near["distance"] * u.pc, 20.0 * u.pc
-    found = predict(positive_run.path, table)
+    found = predict(
+        positive_run.path, table, mappings=["distance_error=distance_error"]
+    )
     dust, z = open_map(positive_run.path), np.linspace(-4, 4, 201)
     for row in range(5):
         ends = np.maximum(near["distance"][row] + 20 * z, 0.02 * near["distance"][row])
