@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from astropy.io import fits
 from astropy.io.votable import parse
-from astropy.table import MaskedColumn, Table
+from astropy.table import MaskedColumn, Table, represent_mixins_as_columns
 from astropy.table.meta import get_header_from_yaml
 
 from pipelines.base.errors import InputError
+from pipelines.catalog import frames
 from pipelines.catalog.tables import ROWS_PER_BATCH, is_data, native, to_numpy
 
 Kinds = Mapping[str, str]
@@ -41,8 +42,8 @@ class ColumnInfo:
 
 
 Described = list[tuple[str, ColumnInfo]]
-Opened = tuple[Described, Callable[[Kinds], Batches]]
-"""Columns of a file in order, and a reader as for `Source.batches`."""
+Opened = tuple[Described, Callable[[Kinds], Batches], frames.Frames]
+"""Columns of a file in order, a reader as for `Source.batches`, and frames."""
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def open_parquet(path: Path, _: str) -> Opened:
     with _seekable(path) as file:
         schema = pq.read_schema(file)
     header = (schema.metadata or {}).get(b"table_meta_yaml")
-    units = _astropy_units(header.decode().split("\n")) if header else {}
+    units, stated_frames = _of_header(header.decode().split("\n") if header else ())
     described: Described = []
     for field in schema:
         own = field.metadata or {}
@@ -100,7 +101,7 @@ def open_parquet(path: Path, _: str) -> Opened:
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(kinds)):
                 yield {name: to_numpy(batch.column(name)) for name in kinds}
 
-    return described, read
+    return described, read, stated_frames
 
 
 class _Place(NamedTuple):
@@ -163,6 +164,7 @@ def open_hdf5(path: Path, part: str) -> Opened:
     found: dict[str, _Place] = {}
     described: Described = []
     units: dict[str, str] = {}
+    stated: frames.Frames = {}
 
     def add(name: str, place: _Place, data: Any, unit: str | None = None) -> None:
         width = data.shape[1] if data.ndim == 2 and place.item is None else None
@@ -180,7 +182,8 @@ def open_hdf5(path: Path, part: str) -> Opened:
         owner = group.parent.parent
         if place.endswith(".__table_column_meta__"):
             lines = [line.decode() for line in np.asarray(data[:])]
-            units.update(_astropy_units(lines))
+            for known, said in zip((units, stated), _of_header(lines)):
+                known |= said
         elif kind == "frame":
             # Columns of text are pickled.
             if re.fullmatch(r"block\d+_values", last) and data.ndim == 2:
@@ -222,7 +225,8 @@ def open_hdf5(path: Path, part: str) -> Opened:
                 piece = slice(start, start + ROWS_PER_BATCH)
                 yield {name: found[name].read(file, piece) for name in kinds}
 
-    return [(n, replace(c, unit=units.get(n, c.unit))) for n, c in described], read
+    described = [(n, replace(c, unit=units.get(n, c.unit))) for n, c in described]
+    return described, read, stated
 
 
 def _unit(item: Any) -> str | None:
@@ -249,8 +253,13 @@ def open_fits(path: Path, part: str) -> Opened:
         refuse_duplicates(path, hdu.columns.names)
         options = {"mask_invalid": False, "unit_parse_strict": "silent"}
         table = Table.read(hdu, format="fits", **options)
+        first: Any = file[0]
+        if not first.header["NAXIS"]:
+            # Without an image it describes the whole file.
+            table.meta = {**first.header, **table.meta}
         for column in hdu.columns:
-            if column.null is not None and isinstance(table[column.name], MaskedColumn):
+            held = table.columns.get(column.name)
+            if column.null is not None and isinstance(held, MaskedColumn):
                 # TNULL is of the stored integers; astropy looks for it in the scaled.
                 scale, zero = column.bscale or 1, column.bzero or 0
                 found = np.ma.getdata(table[column.name])
@@ -261,11 +270,23 @@ def open_fits(path: Path, part: str) -> Opened:
 def open_votable(path: Path, part: str) -> Opened:
     """Parse a table of a VOTable; ``part`` is its name or its number from 1."""
     with unpacked(path) as file:
-        found = {f"{n}": table for n, table in enumerate(parse(file).iter_tables(), 1)}
+        whole = parse(file)
+    found = {f"{n}": table for n, table in enumerate(whole.iter_tables(), 1)}
     tables = {n: table for n, table in found.items() if not table.is_empty()}
     table = _chosen(path, part, tables, "no rows")
     refuse_duplicates(path, [field.name for field in table.fields])
-    return from_astropy(table.to_table(use_names_over_ids=True))
+    systems = {
+        one.ID: frames.named(one.system, one.equinox, one.epoch).get("")
+        for one in whole.iter_coosys()
+    }
+    known = ((field.name, systems.get(field.ref)) for field in table.fields)
+    stated = {name: system for name, system in known if system}
+    apart = {one.text: one.frame for one in systems.values() if one}
+    if apart and not stated:
+        # No field refers to a system: they must all be one.
+        sole = next(iter(apart.values())) if len(apart) == 1 else None
+        stated = {"": frames.Stated(" or ".join(apart), sole)}
+    return *from_astropy(table.to_table(use_names_over_ids=True))[:2], stated
 
 
 def _chosen(path: Path, part: str, tables: Mapping[str, Any], nothing: str) -> Any:
@@ -289,7 +310,8 @@ def _chosen(path: Path, part: str, tables: Mapping[str, Any], nothing: str) -> A
 
 
 def from_astropy(table: Table) -> Opened:
-    described: Described = []
+    described, stated = [], frames.of_table(table)
+    table = represent_mixins_as_columns(table)
     columns: Mapping[str, Any] = table.columns
     for name, column in columns.items():
         is_vector = column.ndim > 1 and column.shape[1:] != (1,)
@@ -314,7 +336,7 @@ def from_astropy(table: Table) -> Opened:
             rows = slice(start, start + ROWS_PER_BATCH)
             yield {name: plain(table[name][rows]) for name in kinds}
 
-    return described, read
+    return described, read, stated
 
 
 def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
@@ -326,7 +348,11 @@ def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
         )
 
 
-def _astropy_units(lines: Sequence[str]) -> dict[str, str]:
-    """Return units by column from astropy's YAML header of a table."""
-    fields = get_header_from_yaml(lines)["datatype"]
-    return {item["name"]: item["unit"] for item in fields if "unit" in item}
+def _of_header(lines: Sequence[str]) -> tuple[dict[str, str], frames.Frames]:
+    """Return units and frames by column from astropy's YAML header of a table."""
+    if not lines:
+        return {}, {}
+    header = get_header_from_yaml(lines)
+    fields = header["datatype"]
+    units = {item["name"]: item["unit"] for item in fields if "unit" in item}
+    return units, frames.of_header(header)

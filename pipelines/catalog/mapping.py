@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from astropy import units as u
+from astropy.coordinates import Galactocentric
 
 from pipelines.base.errors import InputError
+from pipelines.catalog.frames import Stated, named
 from pipelines.catalog.presets import Origin, Preset, list_presets, load_preset
 from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, describe_absence, expression_in, locate
@@ -176,6 +178,42 @@ def _is_absent(source: Source, origin: Origin) -> bool:
     """Return true for the plain name of a column that the source lacks."""
     name = origin.column or ""
     return name.isidentifier() and name not in source.columns
+
+
+def frame_of(source: Source, origins: Mapping[str, Origin]) -> Stated | None:
+    """Return the frame that a file states for the columns of a position, or None.
+
+    Right ascensions of a name that ends in ``1950`` or the like are in FK4. Raises
+    `InputError` if there are several frames, or one that cannot be transformed from.
+    """
+
+    def stated(names: str, whole: Stated | None = None) -> dict[str, Stated]:
+        found = {}
+        columns = [origins[name].column for name in names.split() if name in origins]
+        for column in filter(None, columns):
+            derived = expression_in(source, column)
+            for each in derived.kinds if derived else (column,):
+                one = source.frames.get(locate(source, each)[0], whole)
+                found |= {one.text: one} if one else {}
+        return found
+
+    year = "ra" in origins and re.search(r"1[89][0-7]\d\b", str(origins["ra"].column))
+    whole = source.frames.get("") or named("", year and f"B{year[0]}").get("")
+    found = stated("ra dec", whole) | stated("l b x y z")
+    text, one = next(iter(found.items()), ("", None))
+    if len(found) > 1:
+        fault = f"and in {', '.join([*found][1:])}: map columns of one frame"
+    elif one is not None and one.frame is None:
+        fault = "from which nothing is transformed: use astropy's SkyCoord first"
+    elif (
+        one is not None
+        and isinstance(one.frame, Galactocentric)
+        and text not in stated("x distance")
+    ):
+        fault = "so map the distance from the Galaxy's centre, which is beside them"
+    else:
+        return one
+    raise InputError(f"{source.path}: the position is in the frame {text}, {fault}")
 
 
 def settle(source: Source, origin: Origin) -> Origin:

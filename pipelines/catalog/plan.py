@@ -18,7 +18,7 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import choose, parse_mappings
+from pipelines.catalog.mapping import choose, frame_of, parse_mappings
 from pipelines.catalog.presets import KeptColumn, Preset, load_preset
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
@@ -119,10 +119,12 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
             if not item.optional or item.column in source.columns
         }
         resolved = choose(source, user, survey)
+        recipe = {name: origin for name, (origin, _) in resolved.items()}
         readers.append(
             RowReader(
                 source=source,
-                recipe={name: origin for name, (origin, _) in resolved.items()},
+                recipe=recipe,
+                frame=frame_of(source, recipe),
                 factors={name: factor for name, (_, factor) in resolved.items()},
                 filters=filters,
                 carried=carried,

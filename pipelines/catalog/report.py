@@ -125,7 +125,12 @@ def make_report(
     if doubts and not options.any_range:
         fault = f"{' '.join(doubts)}. If it is right as it is, pass --any-range"
         raise InputError(fault)
-    notes = list(_assumptions(plan))
+    notes = [
+        f"{rows:,} rows in the frame {text}, as their file states: transformed to "
+        "Galactic, at their own epoch (proper motions are not applied)"
+        for text, rows in tally.stated.items()
+    ]
+    notes += _assumptions(plan)
     if "source_id" in stars.schema.names:
         unmatched = stars.aggregate(f"count(*) FILTER ({UNMATCHED})")
         line = f"{unmatched:,} rows without a source_id (0, -1 or missing) are kept"
@@ -195,7 +200,7 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
             yield f"{name}_error = ({name}_upper - {name}_lower) / 2"
         if f"{name}_error_lower" in recipe:
             yield f"{name}_error = ({name}_error_lower + {name}_error_upper) / 2"
-    if "ra" in recipe:
+    if any("ra" in reader.recipe and not reader.frame for reader in plan.readers):
         yield "ra and dec taken as ICRS"
     for name, change in plan.changes:
         yield f"{name}: {change.summary()}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from astropy import units as u
-from astropy.coordinates import SkyCoord
+from astropy.coordinates import Galactocentric
 
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
+from pipelines.catalog.frames import Stated, placed
 from pipelines.catalog.presets import Origin
 from pipelines.catalog.schema import NAMES
 from pipelines.catalog.sources import Source, read_columns
@@ -56,6 +56,8 @@ class Tally:
     marks: Counter[Mark] = field(default_factory=Counter)
     near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
     """Other values, by the nearest power of ten."""
+    stated: Counter[str] = field(default_factory=Counter)
+    """Kept rows by the frame that their file states."""
     bounded: Counter[str] = field(default_factory=Counter)
     """Rows with bounds, and in ``outside`` those whose value they do not enclose."""
     outside: Counter[str] = field(default_factory=Counter)
@@ -134,6 +136,7 @@ class RowReader:
     min_parallax_snr: float
     catalogue: int
     survey: str | None = None
+    frame: Stated | None = None
 
     def batches(
         self, tally: Tally, progress: Progress = None
@@ -196,7 +199,8 @@ class RowReader:
                     found["survey"] = found["survey"].astype(str)
                 elif self.survey is not None:
                     found["survey"] = np.full(len(kept), self.survey)
-                found |= _canonical({n: c[kept] for n, c in values.items()}, tally)
+                sound = {n: c[kept] for n, c in values.items()}
+                found |= _canonical(sound, tally, self.frame)
                 found |= {name: batch[each][kept] for name, each in carried.items()}
                 yield first + kept, found, {m: first + r for m, r in suspects.items()}
             first += rows
@@ -249,8 +253,8 @@ def check_quantities(tally: Tally, values: Columns, min_parallax_snr: float) -> 
         tally.drop(tiny, "distance_error absurdly small")
 
 
-def _canonical(values: Columns, tally: Tally) -> Columns:
-    """Return ``l, b`` [deg], from ICRS if equatorial, and the other columns."""
+def _canonical(values: Columns, tally: Tally, stated: Stated | None) -> Columns:
+    """Return ``l, b`` [deg], from the stated frame or ICRS, and the other columns."""
     if "x" in values:
         x, y, z = (values[axis] for axis in "xyz")
         l = np.rad2deg(np.arctan2(y, x))  # noqa: E741
@@ -259,9 +263,15 @@ def _canonical(values: Columns, tally: Tally) -> Columns:
         l, b = (values[n] for n in (("ra", "dec") if "ra" in values else ("l", "b")))  # noqa: E741
         largest = np.abs([l, b]).max(axis=1)
         tally.largest_angles = np.maximum(tally.largest_angles, largest)
-    if "ra" in values:
-        galactic: Any = SkyCoord(ra=l * u.deg, dec=b * u.deg).galactic
-        l, b = galactic.l.deg, galactic.b.deg  # noqa: E741
+    if "ra" in values or stated is not None:
+        far = stated is not None and isinstance(stated.frame, Galactocentric)
+        given = {n: c for n, c in values.items() if far or n != "distance"}
+        galactic: Any = placed(given, stated and stated.frame).galactic
+        sky = galactic.spherical
+        l, b = sky.lon.deg, sky.lat.deg  # noqa: E741
+        values |= {"distance": sky.distance.pc} if far else {}
+    if stated is not None:
+        tally.stated[stated.text] += len(values["distance"])
     names = ("distance", "extinction", "extinction_error", "distance_error")
     rest = {name: values[name] for name in names if name in values}
     return {"l": np.mod(np.asarray(l), 360.0), "b": np.asarray(b), **rest}

@@ -11,7 +11,7 @@ import codecs
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.catalog import formats
 from pipelines.catalog.filters import Expression
+from pipelines.catalog.frames import Frames
 from pipelines.catalog.tables import reading, split_part
 from pipelines.catalog.text import open_text
 from pipelines.catalog.units import KINDS, convert
@@ -36,6 +37,7 @@ class Source:
     path: Path
     columns: Mapping[str, formats.ColumnInfo]
     read: Callable[[formats.Kinds], formats.Batches]
+    frames: Frames = field(default_factory=dict)
 
     @property
     def masks(self) -> dict[str, str]:
@@ -88,9 +90,9 @@ def open_source(path: Path) -> Source:
         # Ignore odd headers, but refuse truncated files.
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", ".*may have been truncated")
-        described, read = opener(path, part)
+        described, read, stated = opener(path, part)
     formats.refuse_duplicates(path, [name for name, _ in described])
-    return Source(path, dict(described), read)
+    return Source(path, dict(described), read, stated)
 
 
 def locate(source: Source, reference: str) -> tuple[str, int | None]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from astropy import units as u
-from astropy.coordinates import SkyCoord
+from astropy.coordinates import BaseCoordinateFrame, SkyCoord
 from astropy.io import fits
-from astropy.table import Table
+from astropy.table import QTable, Table, represent_mixins_as_columns
+from astropy.table.meta import get_yaml_from_table
 from astropy.time import Time
 from astropy.utils.masked import Masked
 from pyarrow import interchange
@@ -328,26 +328,28 @@ def _arrow_table(table: Any) -> pa.Table:
             return interchange.from_dataframe(table)
     table = as_columns(table)
     columns: dict[str, Any] = {}
+    meta: Any = (table.meta or {}).items() if isinstance(table, Table) else ()
+    # Frames, of columns and in FITS' cards, for the reader of parquet files.
+    header = QTable(meta={n: v for n, v in meta if isinstance(v, str | float | int)})
     for name in getattr(table, "colnames", table):
         column = table[name]
         if isinstance(column, Time):
             hidden: Any = column.mask
             column = np.ma.array(column.isot, mask=hidden)
-        if isinstance(column, SkyCoord):
-            keys: Any = column.representation_component_names
-            parts = {key: getattr(column, key) for key in keys}
-            # Without a distance it is the number one.
-            known = {key: part for key, part in parts.items() if part.unit != u.one}
-            columns |= {f"{name}.{key}": part for key, part in known.items()}
+        if isinstance(column, SkyCoord | BaseCoordinateFrame):
+            header[str(name)] = SkyCoord(column)
         else:
             columns[str(name)] = column
+    plain = represent_mixins_as_columns(header)
+    columns |= plain.columns
     arrays = {name: _column_to_arrow(column) for name, column in columns.items()}
     units = [str(getattr(column, "unit", None) or "") for column in columns.values()]
     fields = [
         pa.field(name, array.type, metadata={"unit": unit})
         for (name, array), unit in zip(arrays.items(), units)
     ]
-    return pa.table(list(arrays.values()), pa.schema(fields))
+    about = {"table_meta_yaml": "\n".join(get_yaml_from_table(plain))}
+    return pa.table(list(arrays.values()), pa.schema(fields, about))
 
 
 def _column_to_arrow(column: Any) -> pa.Array:

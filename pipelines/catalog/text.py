@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from pipelines.catalog.formats import (
     from_astropy,
     unpacked,
 )
+from pipelines.catalog.frames import Frames, of_header
 from pipelines.catalog.tables import to_numpy
 from pipelines.catalog.units import parse_unit
 
@@ -71,6 +73,7 @@ class _Layout(NamedTuple):
     padded: bool = False
     decimal: str = "."
     odd: bool = False
+    frames: Frames | None = None
 
 
 def open_text(path: Path, _: str) -> Opened:
@@ -109,7 +112,8 @@ def open_text(path: Path, _: str) -> Opened:
         for (name, _), word in zip(layout.columns, _fields(line, layout.separator))
         if re.fullmatch(r"1?\d{19}", word) and int(word) >= 2**63
     }
-    return layout.columns, lambda kinds: _read(path, encoding, layout, kinds, large)
+    reader = partial(_read, path, encoding, layout, large)
+    return layout.columns, reader, layout.frames or {}
 
 
 def _encoding(path: Path) -> str:
@@ -232,7 +236,8 @@ def _ecsv(
     known = ("unit", "description")
     own = [{k: v for k, v in fields.get(n, {}).items() if k in known} for n in names]
     columns = [(name, ColumnInfo(**item)) for name, item in zip(names, own)]
-    return _Layout(columns, separator, rows[0][0] + 1, [*rows, (0, "")][1][1])
+    row, stated = [*rows, (0, "")][1][1], of_header(header)
+    return _Layout(columns, separator, rows[0][0] + 1, row, frames=stated)
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -297,7 +302,7 @@ class _Cleaned(io.RawIOBase):
 
 
 def _read(
-    path: Path, encoding: str, layout: _Layout, kinds: Kinds, large: Collection[str]
+    path: Path, encoding: str, layout: _Layout, large: Collection[str], kinds: Kinds
 ) -> Batches:
     separator, row, padded = layout.separator, layout.row, layout.padded
     names = [name for name, _ in layout.columns]

@@ -13,6 +13,7 @@ from astropy.coordinates import Galactic, SkyCoord, SphericalRepresentation
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import spherical, unit_vectors
 from pipelines.base.quantities import numbers
+from pipelines.catalog.frames import placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +93,10 @@ def unmasked(coords: SkyCoord) -> SkyCoord:
     return SkyCoord(cast(Any, coords.frame).realize_frame(plain))
 
 
-def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
-    """Return coordinates from ``l b`` or ``ra dec`` [deg] and maybe ``distance`` [pc].
+def coordinates(
+    values: Mapping[str, np.ndarray], source: str, frame: Any = None
+) -> SkyCoord:
+    """Return coordinates by name in a frame, as `pipelines.catalog.frames.placed`.
 
     Raises `InputError` if a latitude or a distance is out of range.
     """
@@ -106,8 +109,7 @@ def coordinates(values: Mapping[str, np.ndarray], source: str) -> SkyCoord:
             raise InputError(
                 f"{source}: {wrong} of {len(values[name])} places have a {said}"
             )
-    parts = {n: v * (u.pc if n == "distance" else u.deg) for n, v in values.items()}
-    return SkyCoord(frame="galactic" if "l" in values else "icrs", **parts)
+    return placed(values, frame)
 
 
 def places_of(coords: SkyCoord, *, total: bool = False) -> Places:

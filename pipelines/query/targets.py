@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from astropy.coordinates import SkyCoord
+from astropy.coordinates import Galactic, SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import spherical
-from pipelines.catalog.mapping import choose, parse_mappings
+from pipelines.catalog.mapping import choose, frame_of, parse_mappings
 from pipelines.catalog.presets import Origin, load_preset
 from pipelines.catalog.rows import Tally, check_quantities
 from pipelines.catalog.sources import Source, all_columns, open_source, read_columns
@@ -41,10 +41,11 @@ class Targets:
 class TargetTable:
     """A table of places; iteration yields all rows in order, as `Targets`.
 
-    Coordinates are ``l b``, ``ra dec`` (ICRS) or ``x y z``, with ``distance``,
+    Coordinates are ``l b``, ``ra dec`` or ``x y z``, with ``distance``,
     ``parallax`` or ``distance_modulus`` if needed, and errors as for ``ingest``, under
     these names, a preset's or mapped names, CANONICAL=COLUMN[:UNIT]; units are given in
-    the file, the preset or the mapping, and never guessed. ``columns`` describes the
+    the file, the preset or the mapping, and never guessed. They are in the frame that
+    the file states, or else ICRS and Galactic. ``columns`` describes the
     table's own columns by name; one with several values per row becomes several,
     NAME_0, NAME_1 and so on. ``errors`` are the names of errors of distances.
 
@@ -89,6 +90,7 @@ class TargetTable:
             for name, (origin, _) in chosen.items()
             if origin.column is not None
         }
+        stated = frame_of(source, {name: origin for name, (origin, _) in chosen.items()})
         own = {name: request for name, (request, _) in all_columns(source).items()}
         for batch in read_columns(source, [*places.values(), *own.values()]):
             columns = {name: batch[request] for name, request in own.items()}
@@ -98,12 +100,13 @@ class TargetTable:
                 for name, (o, _) in chosen.items()
             }
             values = {name: chosen[name][1] * column for name, column in values.items()}
-            coords, errors = _located(values, str(source.path))
+            frame = stated and stated.frame
+            coords, errors = _located(values, str(source.path), frame)
             yield Targets(coords=coords, columns=columns, errors=errors)
 
 
 def _located(
-    values: dict[str, np.ndarray], source: str
+    values: dict[str, np.ndarray], source: str, frame: Any
 ) -> tuple[SkyCoord, np.ndarray | None]:
     """Return coordinates, and errors of distances [pc] if there are any.
 
@@ -121,10 +124,10 @@ def _located(
         raise InputError(f"{source}, {'; '.join(wrong)}: leave unknown errors empty")
     if "parallax" in values:
         values["distance"][~(values["parallax"] > 0)] = np.nan
-    if "x" in values:
-        points = np.column_stack([values[axis] for axis in "xyz"])
-        values |= dict(zip("lb", spherical(points)))
-    names = ("l", "b") if "l" in values else ("ra", "dec")
-    located = {n: values[n] for n in (*names, "distance") if n in values}
+    angles = ("l", "b") if "l" in values else ("ra", "dec")
+    names = ("x", "y", "z") if "x" in values else (*angles, "distance")
+    located = {n: values[n] for n in names if n in values}
     errors = values["distance_error"] if has_errors else None
-    return coordinates(located, source), errors
+    coords = coordinates(located, source, frame)
+    # From here on errors of distances are along sight lines from the Sun.
+    return (coords if frame is None else coords.transform_to(Galactic())), errors
