@@ -77,8 +77,7 @@ def ingest(
     ):
         tally = Tally()
         for number, reader in enumerate(plan.readers):
-            path, catalogue = reader.source.path, reader.catalogue
-            place = {"path": path, "file": number, "catalogue": catalogue}
+            place = {"file": number, "catalogue": reader.catalogue}
             for rows, columns, suspects in reader.batches(tally, progress):
                 stars.add(rows, columns, suspects=suspects, **place)
         if tiny := stars.drop_tiny_errors():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,17 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import choose, frame_of, parse_mappings
+from pipelines.catalog.mapping import choose, frame_of, parse_mappings, settle
 from pipelines.catalog.presets import KeptColumn, Preset, load_preset
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.sources import Source, locate, open_source
+from pipelines.catalog.sources import Source, expression_in, locate, open_source
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
+
+# What a file may lack that another one has.
+_OPTIONAL = re.compile(r"source_id|survey|distance_(modulus_)?(error|lower|upper)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +107,9 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
     names = [path.name for path in given]
     names = names if len(set(names)) == len(names) else list(map(str, given))
     files = [(n, file) for n, path in enumerate(given) for file in find_files(path)]
-    for number, file in files:
-        source = open_source(file)
+    opened = [open_source(file) for _, file in files]
+    units = dict(CANONICAL_UNITS)
+    for (number, file), source in zip(files, opened):
         for name, width in described.widths.items():
             locate(source, f"{name}[0]")
             if (found := source.columns[name].width) != width:
@@ -113,12 +117,24 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                     f"{file}: column {name!r} has {found} values per row, but "
                     f"{described.title} has {width}: another release? Choose its preset"
                 )
+
+        def absent(column: str | None, here: Source = source) -> bool:
+            """Return true for a column that other files have, but not this one."""
+            return not _has(here, column) and any(_has(s, column) for s in opened)
+
         carried = {
-            name: item.column
+            name: (item.column, _factor(source, item, name, units))
             for name, item in keep.items()
-            if not item.optional or item.column in source.columns
+            if not absent(item.column)
+            and (not item.optional or item.column in source.columns)
         }
-        resolved = choose(source, user, survey)
+        own = {
+            name: origin
+            for name, origin in user.items()
+            if not (_OPTIONAL.match(name) and origin)
+            or not absent(settle(source, origin).column)
+        }
+        resolved = choose(source, own, survey)
         recipe = {name: origin for name, (origin, _) in resolved.items()}
         readers.append(
             RowReader(
@@ -134,7 +150,9 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         )
         band = survey.band if survey else stated_band(file)
         stated.append(UNKNOWN if "extinction" in user else band or UNKNOWN)
-    if options.repeats == "first" and "source_id" not in readers[0].recipe:
+    if options.repeats == "first" and not any(
+        "source_id" in reader.recipe for reader in readers
+    ):
         raise InputError(
             "--repeats first needs identifiers: map them, e.g. --map source_id=COLUMN"
         )
@@ -163,7 +181,7 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
         survey=survey,
         mapped=described.model_copy(update=mapped),
         readers=readers,
-        units=_units([reader.source for reader in readers], keep),
+        units=units,
         catalogues=names,
         band=band,
         changes=changes,
@@ -199,19 +217,30 @@ def _bands(
     return found
 
 
-def _units(sources: Sequence[Source], keep: Mapping[str, KeptColumn]) -> dict[str, str]:
-    """Return the units of canonical and kept columns, which must agree."""
-    units = dict(CANONICAL_UNITS)
-    for name, item in keep.items():
-        names = {item.column, item.column.split("[")[0]}
-        there = [s.columns[c] for s in sources for c in names if c in s.columns]
-        stated = [unit for unit in (item.unit, *(info.unit for info in there)) if unit]
-        parsed = {str(parse_unit(unit) or unit) for unit in stated}
-        if len(parsed) > 1:
-            raise InputError(
-                f"the kept column {item.column!r} has contradictory units: "
-                f"{', '.join(sorted(parsed))}"
-            )
-        if stated:
-            units[name] = stated[0]
-    return units
+def _has(source: Source, column: str | None) -> bool:
+    """Return true if a source has a column, or all of an expression."""
+    derived = expression_in(source, column or "0")
+    try:
+        for each in derived.kinds if derived else filter(None, [column]):
+            locate(source, each)
+    except InputError:
+        return False
+    return True
+
+
+def _factor(
+    source: Source, item: KeptColumn, name: str, units: dict[str, str]
+) -> float:
+    """Return the factor to a kept column's unit: the stated or the first file's."""
+    said = source.columns[locate(source, item.column)[0]].unit or item.unit
+    if not said:
+        return 1.0
+    wanted = units.setdefault(name, item.unit or said)
+    if said == wanted:
+        return 1.0
+    own, other = parse_unit(said), parse_unit(wanted)
+    if own is None or other is None or not own.is_equivalent(other):
+        raise InputError(
+            f"the kept column {item.column!r} has contradictory units: {said}, {wanted}"
+        )
+    return float(own.to(other))

@@ -131,6 +131,15 @@ def make_report(
         for text, rows in tally.stated.items()
     ]
     notes += _assumptions(plan)
+    notes += [f"{name}: {what}" for name, what in stars.widened.items()]
+    for name, rows in stars.gaps().items():
+        exact = ": their distances are taken as exact" * (name == "distance_error")
+        notes.append(f"{rows:,} rows of files without {name} have none{exact}")
+    for reader in plan.readers:
+        for name, (column, factor) in reader.carried.items():
+            if factor != 1:
+                place = f"{reader.source.path.name}, times {factor:g}"
+                notes.append(f"{name} [{plan.units[name]}] from {column} of {place}")
     if "source_id" in stars.schema.names:
         unmatched = stars.aggregate(f"count(*) FILTER ({UNMATCHED})")
         line = f"{unmatched:,} rows without a source_id (0, -1 or missing) are kept"
@@ -221,7 +230,7 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
         )
     bounds = {"distance_lower", "distance_error_lower"}
     errors = {"distance_error", "distance_modulus_error", "parallax"}
-    if not set(recipe) & (errors | bounds):
+    if not any(set(reader.recipe) & (errors | bounds) for reader in plan.readers):
         yield (
             "warning: no distance errors: the distances are taken as exact; map "
             "distance_error, or distance_lower and distance_upper"

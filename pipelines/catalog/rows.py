@@ -124,15 +124,15 @@ class RowReader:
 
     ``recipe`` holds the origin of each quantity, and ``factors`` convert to the units
     (and the band) of the table. ``filters`` are quality cuts and ``carried`` further
-    columns, by name. ``survey`` names all rows of a source without such a column, if
-    the table has one.
+    columns, with factors, by name. ``survey`` names all rows of a source without such a
+    column, if the table has one, and ``frame`` is the one that the file states.
     """
 
     source: Source
     recipe: Mapping[str, Origin]
     factors: dict[str, float]
     filters: Mapping[str, RowFilter]
-    carried: Mapping[str, str]
+    carried: Mapping[str, tuple[str, float]]
     min_parallax_snr: float
     catalogue: int
     survey: str | None = None
@@ -154,7 +154,7 @@ class RowReader:
         }
         if not requests:
             raise InputError("every quantity is a constant: map at least one column")
-        carried = {name: (column, "kept") for name, column in self.carried.items()}
+        carried = {name: (each[0], "kept") for name, each in self.carried.items()}
         cuts = [cut for each in self.filters.values() for cut in each.kinds.items()]
         first = 0
         wanted = [*requests.values(), *cuts, *carried.values()]
@@ -201,7 +201,9 @@ class RowReader:
                     found["survey"] = np.full(len(kept), self.survey)
                 sound = {n: c[kept] for n, c in values.items()}
                 found |= _canonical(sound, tally, self.frame)
-                found |= {name: batch[each][kept] for name, each in carried.items()}
+                for name, (column, factor) in self.carried.items():
+                    held = batch[column, "any"][kept]
+                    found[name] = held if factor == 1 else factor * held
                 yield first + kept, found, {m: first + r for m, r in suspects.items()}
             first += rows
             if progress is not None:

@@ -31,8 +31,9 @@ SMALLEST_ERROR = 1e-5
 """Smallest extinction error, relative to the typical extinction or error of all rows:
 one of millions would outweigh all others."""
 UNMATCHED = (
-    "lower(CAST(source_id AS VARCHAR)) IN ('0', '-1', '-99', '-999', '-9999', "
-    "'-9223372036854775808', '', 'nan', 'none', 'null', 'na', 'n/a', '-', '--')"
+    "(source_id IS NULL OR lower(CAST(source_id AS VARCHAR)) IN ('0', '-1', '-99', "
+    "'-999', '-9999', '-9223372036854775808', '', 'nan', 'none', 'null', 'na', "
+    "'n/a', '-', '--'))"
 )
 """SQL condition of rows without an identifier: what catalogues write instead."""
 
@@ -60,6 +61,7 @@ class Staging:
 
     def __init__(self, folder: Path, threads: int) -> None:
         self.schema: pa.Schema = pa.schema([])
+        self.widened: dict[str, str] = {}
         self._connection = duckdb.connect(
             str(folder / "stars.duckdb"),
             config={
@@ -93,36 +95,47 @@ class Staging:
         rows: np.ndarray,
         columns: Columns,
         *,
-        path: Path,
         file: int,
         catalogue: int,
         suspects: Suspects,
     ) -> None:
         """Append columns, shape ``(n,)``, of the numbered rows of a file.
 
-        Raises `InputError` if the columns differ from earlier ones, or a conversion to
-        their types would lose information.
+        Columns that not every file has are null elsewhere. Different types become the
+        wider one, or text, which is exact.
         """
         table = pa.table({name: to_arrow(column) for name, column in columns.items()})
-        first = not self.schema.names
-        self.schema = table.schema if first else self.schema
-        try:
-            # Arrow's errors are ValueErrors, also those of different names.
-            table = table.cast(self.schema)
-        except (ValueError, pa.ArrowException) as error:
-            raise InputError(
-                f"the sources' columns do not fit together: {path} gives "
-                f"{list(columns)} after {self.schema.names}; columns that not every "
-                f"source has can be left out, such as by --map source_id=none: {error}"
-            ) from error
+        before = self.schema
+        kinds: dict[str, Any] = dict(zip(before.names, before.types))
+        for name, kind in zip(table.column_names, table.schema.types):
+            known = wide = kinds.setdefault(name, kind)
+            pair = [pa.schema([(name, each)]) for each in (known, kind)]
+            try:
+                wide = pa.unify_schemas(pair, promote_options="permissive").types[0]
+                table[name].cast(wide)
+                if pa.types.is_integer(known) and pa.types.is_floating(wide):
+                    column = self._names[before.names.index(name)]
+                    if self.aggregate(f"max(abs({column}))") > 2**53:
+                        wide = pa.string()
+            except pa.ArrowException:
+                wide = pa.string()
+            if wide != known:
+                self.widened[name] = f"{known} and {kind} become {wide}"
+            kinds[name] = wide
+        self.schema = pa.schema(list(kinds.items()))
+        table = table.cast(pa.schema([(n, kinds[n]) for n in table.column_names]))
         place = (columns["l"], columns["b"])
         pixel = healpy.ang2pix(2**DEEPEST, *place, nest=True, lonlat=True)
-        own: dict[str, Any] = dict(zip(self._names, table.columns, strict=True))
+        names = dict(zip(self.schema.names, self._names))
+        own: dict[str, Any] = {names[n]: table[n] for n in table.column_names}
         own |= {"catalogue": np.full(len(rows), catalogue, np.int32)}
         own |= {"file": np.full(len(rows), file, np.int32), "row": rows, "pixel": pixel}
         self._connection.register("batch", pa.table(own))
-        into = "CREATE TABLE stars AS" if first else "INSERT INTO stars"
-        self._run(f"{into} FROM batch")
+        into = "INSERT INTO stars BY NAME FROM batch"
+        if self.schema != before:
+            both = "FROM stars UNION ALL BY NAME " if before.names else ""
+            into = f"CREATE OR REPLACE TABLE stars AS {both}FROM batch"
+        self._run(into)
         self._connection.unregister("batch")
         for mark, found in suspects.items():
             self._connection.register("batch", pa.table({"row": found}))
@@ -242,6 +255,16 @@ class Staging:
         query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
         return dict(self._run(query)) if self.schema.names else {}
 
+    def gaps(self) -> dict[str, int]:
+        """Return the number of rows of files without a column, by its name."""
+        rows = {
+            name: "(SELECT count(*) AS n FROM stars GROUP BY file "
+            f"HAVING count({column}) = 0)"
+            for name, column in zip(self.schema.names, self._names)
+        }
+        found = {n: self.aggregate("coalesce(sum(n), 0)", q) for n, q in rows.items()}
+        return {name: int(count) for name, count in found.items() if count}
+
     def aggregate(self, expression: str, rows: str = "stars") -> float:
         """Return an SQL aggregate of the table ``stars``, or of rows selected there."""
         return self._run(f"SELECT {expression} FROM {rows}")[0][0]
@@ -286,6 +309,11 @@ class Staging:
         ``order`` names some of ``pixel``, ``file`` and ``row``.
         """
         names = ", ".join([*self._names, "pixel"])
+        if "source_id" in self.schema.names:
+            # A star without an identifier has 0 or the empty text.
+            text = pa.types.is_string(self.schema.field("source_id").type)
+            nothing = "''" if text else "0"
+            names = names.replace("source_id", f"coalesce(source_id, {nothing})", 1)
         found = self._connection.sql(f"SELECT {names} FROM stars ORDER BY {order}")
         for batch in found.to_arrow_reader(ROWS_PER_BATCH):
             *columns, pixel = batch.columns

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_catalogue import MAP, write_csv
+from astropy import units as u
+from astropy.table import Table
+from small_catalogue import MAP, UNITS, write_csv
 
 from pipelines.bands import factor
 from pipelines.base.errors import InputError
@@ -168,3 +170,56 @@ def test_a_table_is_not_written_under_the_name_of_another_format(
     with pytest.raises(InputError, match="parquet"):
         ingest([source], tmp_path / name, mappings=MAP)
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["both.parquet", "both"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_catalogues_with_other_columns_become_one(
+    catalogue, tmp_path: Path, name: str, first: int
+) -> None:
+    """What one lacks is null there, units are converted and numbers stay exact."""
+    n, ids = len(catalogue["l"]), catalogue["source_id"]
+    rich = Table({**catalogue, "derr": np.full(n, 0.03), "teff": np.full(n, 5000)})
+    rich["flag"], rich["exact"], rich["own"] = np.arange(n), ids, np.arange(n)
+    rich["derr"].unit, rich["teff"].unit = "kpc", "K"
+    poor = Table({**catalogue, "teff": np.full(n, 5.5), "flag": np.full(n, 0.5)})
+    poor["source_id"] = [f"{ids[0]}", *(f"star {row}" for row in range(n - 1))]
+    poor["teff"].unit, poor["exact"] = "kK", np.full(n, 0.5)
+    paths = [tmp_path / "a.ecsv", tmp_path / "b.ecsv"]
+    for held, path in zip((rich, poor), paths):
+        held.write(path)
+    keep = ["teff", "flag", "exact", "own"]
+    maps = [*MAP, "distance_error=derr"]
+    order = [paths[first], paths[1 - first]]
+    report = ingest(order, tmp_path / name, mappings=maps, keep=keep)
+    text, found = str(report), read_stars(tmp_path / name)
+    assert f"{n} rows of files without distance_error" in text
+    assert f"{n} rows of files without own" in text
+    assert f"1 in {order[0].name} and {order[1].name}" in text
+    assert found.survey is not None and found.source_id is not None
+    of_rich = found.survey == "a"
+    assert set(found.source_id[of_rich]) == {str(each) for each in ids}
+    assert np.array_equal(found.distance_std, np.where(of_rich, 30.0, 0.0))
+    unit = 1.0 if found.units["teff"] == "K" else 1000.0
+    expected = np.where(of_rich, 5000.0, 5500.0)
+    np.testing.assert_allclose(found.extra["teff"] * unit, expected)
+    assert set(found.extra["flag"][~of_rich]) == {0.5}
+    assert set(map(int, found.extra["exact"][of_rich])) == set(ids.tolist())
+    assert np.ma.getmaskarray(found.extra["own"])[~of_rich].all()
+
+
+def test_a_file_without_identifiers_has_none(catalogue, tmp_path: Path) -> None:
+    a = write_csv(tmp_path / "a.csv", {k: catalogue[k] for k in UNITS})
+    b = write_csv(tmp_path / "b.csv", catalogue)
+    stars = joined([a, b], tmp_path / "o.parquet", mappings=MAP)
+    assert stars.source_id is not None
+    assert set(stars.source_id) == {0, *catalogue["source_id"].tolist()}
+
+
+def test_kept_columns_of_other_dimensions_are_refused(catalogue, tmp_path) -> None:
+    for name, unit in (("a", "K"), ("b", "mag")):
+        held = Table({**catalogue, "teff": np.ones(20) * u.Unit(unit)})
+        held.write(tmp_path / f"{name}.ecsv")
+    paths = [tmp_path / "a.ecsv", tmp_path / "b.ecsv"]
+    with pytest.raises(InputError, match="contradictory"):
+        ingest(paths, tmp_path / "o.parquet", mappings=MAP, keep=["teff"])

@@ -278,7 +278,6 @@ def test_rows_beyond_the_memory_are_sorted_on_disk(tmp_path: Path, monkeypatch) 
                 stars.add(
                     np.arange(n),
                     columns,
-                    path=tmp_path,
                     file=file,
                     catalogue=file // 4,
                     suspects={},

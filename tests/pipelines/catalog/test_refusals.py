@@ -191,19 +191,6 @@ def test_a_malformed_mapping_is_refused(text: str, match: str) -> None:
         parse_mappings([text])
 
 
-def test_sources_that_do_not_fit_together_are_refused(
-    tmp_path: Path, catalogue
-) -> None:
-    a = write_csv(tmp_path / "a.csv", catalogue)
-    names = np.array([f"star {i}" for i in range(20)])
-    b = write_csv(tmp_path / "b.csv", {**catalogue, "source_id": names})
-    with pytest.raises(InputError, match=r"do not fit together: .*b\.csv"):
-        ingest([a, b], tmp_path / "o.parquet", mappings=MAP)
-    c = write_csv(tmp_path / "c.csv", {k: catalogue[k] for k in UNITS})
-    with pytest.raises(InputError, match="do not fit together"):
-        ingest([a, c], tmp_path / "o.parquet", mappings=MAP)
-
-
 def test_a_broken_ecsv_header_is_refused(tmp_path: Path, catalogue, run) -> None:
     unit_table(catalogue, "pc").write(tmp_path / "a.ecsv")
     text = (tmp_path / "a.ecsv").read_text()
