@@ -60,7 +60,7 @@ def parse_mappings(texts: Iterable[str]) -> Mapped:
         is_constant = re.fullmatch(_NUMBER, column) is not None
         if is_constant and (not unit or canonical in NAMES):
             raise InputError(
-                f"--map {text}: a constant needs a unit, e.g. "
+                f"--map {text}: a constant needs a unit, e.g. --map "
                 f"{canonical}={column}:{INPUT_UNITS.get(canonical, 'mag')}"
             )
         # Without validation: errors about unknown units name the file later.
@@ -256,10 +256,13 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
     if kind_of(said) in ("hms", "dms") and target == u.deg:
         return known, origin.times
     unit = parse_unit(said) if said else None
+    hours = unit == u.hour and target == u.deg
+    # In a file they may be whole hours, with the minutes beside them.
+    unit = u.hourangle if hours and stated else unit
     linear: Any = unit.physical_unit if isinstance(unit, u.DexUnit) else unit
-    in_file = parse_unit(found) if stated and found else None
-    name = column if re.fullmatch(r"\w+", column) or derived else f"`{column}`"
-    scale = "kpc" if target == u.pc else target
+    in_file = parse_unit(found) if stated and found and stated != found else None
+    name = written(source, origin)
+    scale = "hourangle" if hours else "kpc" if target == u.pc else target
     example, hint = f"{column}:{scale}", "State it, e.g."
     if not said:
         fault = "no unit is given or in the file (hms or dms if it is sexagesimal text)"
@@ -293,6 +296,20 @@ def resolve(source: Source, canonical: str, origin: Origin) -> tuple[Origin, flo
         f"{source.path}, column {column!r} for {canonical}: {fault}. {hint} "
         f"--map {shlex.quote(f'{canonical}={example}')}{without}"
     )
+
+
+def written(source: Source, origin: Origin) -> str:
+    """Return a column as an expression, without the origin's factor."""
+    column = str(origin.column)
+    plain = re.fullmatch(r"\w+", column) or expression_in(source, column)
+    return column if plain else f"`{column}`"
+
+
+def restated(source: Source, canonical: str, origin: Origin, unit: str) -> str:
+    """Return a mapping with another unit, which overrules the one in the file."""
+    times = "" if origin.times == 1 else f"{origin.times!r}*"
+    text = f"{canonical}={times}({written(source, origin)}):{unit}"
+    return f"--map {shlex.quote(text)}"
 
 
 def _unit_in_file(source: Source, origin: Origin) -> str | None:

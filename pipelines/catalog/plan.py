@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipelines.bands import (
     UNKNOWN,
     Conversion,
@@ -18,12 +20,12 @@ from pipelines.bands import (
 )
 from pipelines.base.errors import InputError
 from pipelines.catalog.filters import RowFilter
-from pipelines.catalog.mapping import choose, frame_of, parse_mappings, settle
+from pipelines.catalog.mapping import choose, frame_of, parse_mappings
 from pipelines.catalog.presets import KeptColumn, Preset, load_preset
 from pipelines.catalog.provenance import stated_band
 from pipelines.catalog.rows import RowReader
 from pipelines.catalog.schema import CANONICAL_UNITS, Stars
-from pipelines.catalog.sources import Source, expression_in, locate, open_source
+from pipelines.catalog.sources import Source, locate, open_source
 from pipelines.catalog.tables import find_files
 from pipelines.catalog.units import parse_unit
 
@@ -117,24 +119,19 @@ def make_plan(sources: Sequence[Path], options: IngestOptions) -> IngestPlan:
                     f"{file}: column {name!r} has {found} values per row, but "
                     f"{described.title} has {width}: another release? Choose its preset"
                 )
-
-        def absent(column: str | None, here: Source = source) -> bool:
-            """Return true for a column that other files have, but not this one."""
-            return not _has(here, column) and any(_has(s, column) for s in opened)
-
+        lacked = {n for each in opened for n in each.columns} - source.columns.keys()
         carried = {
             name: (item.column, _factor(source, item, name, units))
             for name, item in keep.items()
-            if not absent(item.column)
-            and (not item.optional or item.column in source.columns)
+            if item.column in source.columns
+            or not (item.optional or item.column in lacked)
         }
-        own = {
+        here = {
             name: origin
             for name, origin in user.items()
-            if not (_OPTIONAL.match(name) and origin)
-            or not absent(settle(source, origin).column)
+            if not (_OPTIONAL.match(name) and origin and origin.column in lacked)
         }
-        resolved = choose(source, own, survey)
+        resolved = choose(source, here, survey)
         recipe = {name: origin for name, (origin, _) in resolved.items()}
         readers.append(
             RowReader(
@@ -217,17 +214,6 @@ def _bands(
     return found
 
 
-def _has(source: Source, column: str | None) -> bool:
-    """Return true if a source has a column, or all of an expression."""
-    derived = expression_in(source, column or "0")
-    try:
-        for each in derived.kinds if derived else filter(None, [column]):
-            locate(source, each)
-    except InputError:
-        return False
-    return True
-
-
 def _factor(
     source: Source, item: KeptColumn, name: str, units: dict[str, str]
 ) -> float:
@@ -243,4 +229,4 @@ def _factor(
         raise InputError(
             f"the kept column {item.column!r} has contradictory units: {said}, {wanted}"
         )
-    return float(own.to(other))
+    return float(np.real(own.to(other)))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
 from pipelines.bands import SCALES, parse_band
 from pipelines.base.errors import InputError
+from pipelines.catalog.mapping import restated, written
 from pipelines.catalog.plan import IngestPlan
-from pipelines.catalog.rows import Tally
+from pipelines.catalog.rows import RowReader, Tally
 from pipelines.catalog.schema import CANONICAL_UNITS
 from pipelines.catalog.staging import UNMATCHED, Staging
 
@@ -113,19 +116,28 @@ def make_report(
             f"({tally.cuts.total():,} removed by quality cuts, {faulty:,} faulty): a "
             f"map needs at least {_FEWEST_PLACES}"
         )
-    l, b = tally.largest_angles  # noqa: E741
-    if 0 <= l <= 2 * np.pi and 0 <= b <= np.pi / 2:
+    reader, ends = plan.readers[0], np.array(tally.angles or [(0, 0), (360, 90)])
+    pair = [name for name in ("l", "b", "ra", "dec") if name in reader.recipe]
+    l, b = np.abs(ends).max(axis=0)  # noqa: E741
+    if l <= 2 * np.pi and b <= np.pi / 2 and not options.any_range:
+        maps = (restated(reader.source, n, reader.recipe[n], "rad") for n in pair)
         raise InputError(
             f"all angles look like radians, the largest {l:.3g} and {b:.3g} deg: state "
-            "this, e.g. --map l=l:rad, or map ra and dec for a field this small"
+            f"this, {' '.join(maps)}, or if they are degrees, pass --any-range"
         )
     shown = (*_PLAUSIBLE, "extinction_error")
     ranges = {name: stars.quantiles(name, (1, 50, 99)) for name in shown}
-    doubts = list(_doubts(stars, ranges, sum(kept.values())))
+    doubts = list(_doubts(reader, stars, ranges))
+    (width, height) = ends[1] - ends[0]
+    if "ra" in pair and 18 < width <= l <= 24 and height > 90:
+        hours = restated(reader.source, "ra", reader.recipe["ra"], "hourangle")
+        fault = "ra looks like hours, as it ends at 24 over the whole sky"
+        doubts.append(f"{fault}: state this, {hours}")
     if doubts and not options.any_range:
         fault = f"{' '.join(doubts)}. If it is right as it is, pass --any-range"
         raise InputError(fault)
-    notes = [
+    notes = [f"warning: {text}" for text in _clumps(plan, stars)]
+    notes += [
         f"{rows:,} rows in the frame {text}, as their file states: transformed to "
         "Galactic, at their own epoch (proper motions are not applied)"
         for text, rows in tally.stated.items()
@@ -162,7 +174,7 @@ def make_report(
 
 
 def _doubts(
-    stars: Staging, ranges: Mapping[str, tuple[float, ...]], count: int
+    reader: RowReader, stars: Staging, ranges: Mapping[str, tuple[float, ...]]
 ) -> Iterator[str]:
     """Yield doubts about quantities whose values suggest another unit."""
     for name, (least, most) in _PLAUSIBLE.items():
@@ -170,14 +182,17 @@ def _doubts(
         if not least <= median <= most:
             unit = CANONICAL_UNITS[name]
             bound = f"below {least:g}" if median < least else f"beyond {most:g}"
+            advice, origin = "", reader.recipe.get(name)
+            other = "mmag" if unit == "mag" else "kpc" if median < least else "pc"
+            if origin is not None and origin.column:
+                advice = f", e.g. {restated(reader.source, name, origin, other)}"
             yield (
                 f"{name} looks as if its unit were another: the median is "
                 f"{median:.2g} {unit} (1% to 99%: {low:.2g} to {high:.2g}), "
-                f"{bound} {unit}. Check the column and the unit in --map "
-                f"{name}=COLUMN:UNIT"
+                f"{bound} {unit}. Check the column and the unit{advice}"
             )
     # Fewer rows do not show how far extinctions spread.
-    if count >= 10:
+    if sum(stars.count().values()) >= 10:
         # The outermost 1% on either side may be outliers.
         low, _, high = ranges["extinction"]
         within = f"FILTER (WHERE extinction BETWEEN {low!r} AND {high!r})"
@@ -192,6 +207,26 @@ def _doubts(
                 f"mag, {bound} the standard deviation of the extinctions, "
                 f"{spread:.2g} mag. Check the units in --map"
             )
+
+
+def _clumps(plan: IngestPlan, stars: Staging) -> Iterator[str]:
+    """Yield warnings of values that may stand for unknown ones, such as 1e5 ± 0.5 pc.
+
+    They are above all others by more than the range of these, and within 1% of that.
+    """
+    readers = {reader.catalogue: reader for reader in plan.readers}
+    names = [n for n in stars.schema.names if n in CANONICAL_UNITS and n not in "lb"]
+    for (number, reader), name in product(readers.items(), names):
+        rows, least, below, low, top = stars.halves(name, number)
+        if rows < 3 or not 0 < 100 * (top - low) < low - below > below - least:
+            continue
+        text = f"{rows:,} rows have {name} = {low:g} to {top:g} {CANONICAL_UNITS[name]}"
+        text += f" in {plan.catalogues[number]}, far above all others"
+        if (origin := reader.recipe.get(name)) and origin.column:
+            most = (below + low) / 2 / reader.factors[name]
+            where = shlex.quote(f"{written(reader.source, origin)} < {most:.3g}")
+            text += f": if they are unknown, drop them by --where {where}"
+        yield text
 
 
 def _assumptions(plan: IngestPlan) -> Iterator[str]:

@@ -51,8 +51,8 @@ class Tally:
     cuts: Counter[str] = field(default_factory=Counter)
     kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     """Mask of the remaining rows of the current batch, shape ``(n,)``."""
-    largest_angles: np.ndarray = field(default_factory=lambda: np.full(2, -1.0))
-    """Largest longitude and latitude of the sources [deg], −1 if absent."""
+    angles: list[np.ndarray] = field(default_factory=list)
+    """Least and largest longitude and latitude of the sources [deg], if any."""
     marks: Counter[Mark] = field(default_factory=Counter)
     near: Counter[tuple[int, str, float]] = field(default_factory=Counter)
     """Other values, by the nearest power of ten."""
@@ -263,8 +263,8 @@ def _canonical(values: Columns, tally: Tally, stated: Stated | None) -> Columns:
         b = np.rad2deg(np.arctan2(z, np.hypot(x, y)))
     else:
         l, b = (values[n] for n in (("ra", "dec") if "ra" in values else ("l", "b")))  # noqa: E741
-        largest = np.abs([l, b]).max(axis=1)
-        tally.largest_angles = np.maximum(tally.largest_angles, largest)
+        every = np.stack([*tally.angles, *np.transpose([l, b])])
+        tally.angles = [every.min(axis=0), every.max(axis=0)]
     if "ra" in values or stated is not None:
         far = stated is not None and isinstance(stated.frame, Galactocentric)
         given = {n: c for n, c in values.items() if far or n != "distance"}

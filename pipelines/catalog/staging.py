@@ -255,6 +255,19 @@ class Staging:
         query = "SELECT catalogue, count(*) FROM stars GROUP BY ALL ORDER BY ALL"
         return dict(self._run(query)) if self.schema.names else {}
 
+    def halves(self, name: str, catalogue: int) -> tuple[Any, ...]:
+        """Return the number of rows above the middle of a column's range, and ends.
+
+        They are those of the values below the middle, and of those above it.
+        """
+        return self._run(
+            f"""WITH own AS (SELECT {name} AS x FROM stars
+                WHERE catalogue = {catalogue} AND {name} IS NOT NULL),
+            ends AS (SELECT (min(x) + max(x)) / 2 AS mid FROM own)
+            SELECT count(*) FILTER (x > mid), min(x), max(x) FILTER (x <= mid),
+                min(x) FILTER (x > mid), max(x) FROM own, ends"""
+        )[0]
+
     def gaps(self) -> dict[str, int]:
         """Return the number of rows of files without a column, by its name."""
         rows = {

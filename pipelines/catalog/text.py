@@ -20,6 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv as pacsv
@@ -102,7 +103,13 @@ def open_text(path: Path, _: str) -> Opened:
                 lines = [line for line in lines if not _DASHES.fullmatch(line)]
                 lines = [line.strip()[1:-1] for line in lines]
                 options["delimiter"] = "|"
+            # A lone dash is missing in numbers, and a sign in text.
+            options["fill_values"].append(("-", "-0"))
             table: Any = ascii.read(lines, format=form, **options)
+            for column in table.itercols():
+                if column.dtype.kind in "OU" and np.ma.isMA(column):
+                    dash = np.ma.getdata(column) == "-0"
+                    column[dash & column.mask] = "-"
             return from_astropy(table)
     layout = _layout(path, beginning)
     # Arrow would round integers from 2^63 on.

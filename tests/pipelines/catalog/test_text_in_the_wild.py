@@ -65,6 +65,13 @@ def test_limits_nulls_and_signs_of_the_cds_are_text(tmp_path: Path) -> None:
     (tmp_path / "stars.txt").write_text(CDS)
     assert read(tmp_path / "stars.txt", "l_AV", "string") == [None, "<"]
     np.testing.assert_array_equal(read(tmp_path / "stars.txt", "n", "value"), [3, NAN])
+    # A lone dash is no number of the CDS, but a sign.
+    dashes = CDS.replace("12.5  0.40   3", "12.5 -   -   -")
+    (tmp_path / "stars.txt").write_text(dashes)
+    assert read(tmp_path / "stars.txt", "l_AV", "string") == ["-", "<"]
+    for name, expected in (("AV", [NAN, 0.3]), ("n", [NAN, NAN])):
+        numbers = read(tmp_path / "stars.txt", name, "value")
+        np.testing.assert_array_equal(numbers, expected)
     # As in the column DE-: missing as a number, but not as a text.
     (tmp_path / "a.csv").write_text("DE-,d\n-,1\n+,2\n")
     assert read(tmp_path / "a.csv", "DE-", "string") == ["-", "+"]
