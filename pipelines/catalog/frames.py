@@ -59,8 +59,9 @@ def of_table(table: Table) -> Frames:
     ``EPOCH`` is an equinox if it is one of FK4 or 2000, else the epoch of the stars.
     """
     meta: dict[Any, Any] = dict(table.meta or {})
-    ipac = {key: item["value"] for key, item in meta.get("keywords", {}).items()}
-    cards = {str(key).upper(): value for key, value in (meta | ipac).items()}
+    if isinstance(ipac := meta.get("keywords"), dict):
+        meta |= {k: each["value"] for k, each in ipac.items() if "value" in each}
+    cards = {str(key).upper(): value for key, value in meta.items()}
     cards["RADESYS"] = cards.get("RADESYS") or cards.get("RADECSYS")
     if re.fullmatch(r"(B?1[89][0-7]\d|J?2000)(\.0*)?", str(cards.get("EPOCH"))):
         cards.setdefault("EQUINOX", cards["EPOCH"])
@@ -85,7 +86,9 @@ def of_header(header: Mapping[str, Any]) -> Frames:
     meta, text = dict(header.get("meta") or {}), io.StringIO()
     mixed = meta.pop("__serialized_columns__", {}).items()
     coords = {name: item for name, item in mixed if "SkyCoord" in str(item)}
-    meta |= {"__serialized_columns__": coords} if coords else {}
+    if not coords:
+        return of_table(Table(meta=meta))
+    meta["__serialized_columns__"] = coords
     Table(empty, meta=meta).write(text, format="ascii.ecsv")
     return of_table(Table.read(text.getvalue(), format="ascii.ecsv"))
 
