@@ -202,7 +202,7 @@ class RowReader:
                 sound = {n: c[kept] for n, c in values.items()}
                 found |= _canonical(sound, tally, self.frame)
                 for name, (column, factor) in self.carried.items():
-                    held = batch[column, "any"][kept]
+                    held = batch[column, "kept"][kept]
                     found[name] = held if factor == 1 else factor * held
                 yield first + kept, found, {m: first + r for m, r in suspects.items()}
             first += rows

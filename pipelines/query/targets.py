@@ -90,7 +90,9 @@ class TargetTable:
             for name, (origin, _) in chosen.items()
             if origin.column is not None
         }
-        stated = frame_of(source, {name: origin for name, (origin, _) in chosen.items()})
+        stated = frame_of(
+            source, {name: origin for name, (origin, _) in chosen.items()}
+        )
         own = {name: request for name, (request, _) in all_columns(source).items()}
         for batch in read_columns(source, [*places.values(), *own.values()]):
             columns = {name: batch[request] for name, request in own.items()}
@@ -129,5 +131,7 @@ def _located(
     located = {n: values[n] for n in names if n in values}
     errors = values["distance_error"] if has_errors else None
     coords = coordinates(located, source, frame)
-    # From here on errors of distances are along sight lines from the Sun.
-    return (coords if frame is None else coords.transform_to(Galactic())), errors
+    if errors is not None and frame is not None:
+        # They are along sight lines from the Sun.
+        coords = coords.transform_to(Galactic())
+    return coords, errors
