@@ -100,9 +100,9 @@ print(dust.query(here, integrated=False, mode="median"))
 #
 # 600 stars that were not fitted: a main sequence and a giant branch of absolute
 # magnitudes $M_G$ and colours, seen through the true dust at distances with an error of
-# 3%, in Gaia's bands. The map is in $A_V$; an extinction curve at the bands' wavelengths gives
-# the two factors. (One wavelength for a band as wide as $G$ is
-# an approximation that is good to some per cent.)
+# 3%, in Gaia's bands. The map is in $A_V$; an extinction curve, integrated over the passbands
+# and the spectrum of a star like the Sun, gives the two factors. (In a band as wide as $G$ a
+# star of 4000 K has 10% less, one of 10,000 K 11% more.)
 
 # %%
 N = 600
@@ -116,7 +116,7 @@ absolute = absolute + 0.05 * rng.standard_normal(N)
 to_g, to_colour = conversion("A_V", "A_G"), conversion("A_V", "E(BP-RP)")
 for change in (to_g, to_colour):
     print(f"{change.target} = {change.factor:.3f} {change.source}", end="  ")
-    print(f"({change.curve}, R_V = {change.r_v:g}, at {change.wavelengths} nm)")
+    print(f"({change.curve}, R_V = {change.r_v:g}, at A_V = {change.at_av:g} mag)")
 
 truth = read_zarr(folder / "truth.zarr")
 true_av = truth_extinction(truth, l, b, distance)

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from pipelines.bands import SCALES, parse_band
+from pipelines.bands import SCALES
 from pipelines.base.errors import InputError
 from pipelines.catalog.mapping import restated, written
 from pipelines.catalog.plan import IngestPlan
@@ -249,10 +249,9 @@ def _assumptions(plan: IngestPlan) -> Iterator[str]:
     for name, change in plan.changes:
         yield f"{name}: {change.summary()}"
     if plan.options.declare_band or plan.changes:
-        band = parse_band(plan.band)
-        at = [f"{name} at {nm:g} nm" for name, nm, _ in band.terms if nm == nm]
-        terms = ", ".join(at) or f"{SCALES[band.name]['a_v']:g} A_V"
-        yield f"band: {band.name}, in conversions {terms}"
+        scale = SCALES.get(plan.band)
+        terms = f", of which A_V is {scale['a_v']:g} times" if scale else ""
+        yield f"band: {plan.band}{terms}"
     if survey is not None:
         cited = f" ({'; '.join(survey.references)})" if survey.references else ""
         yield f"{survey.title}{cited}; band: {survey.band}"

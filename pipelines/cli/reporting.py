@@ -159,6 +159,7 @@ band_options = together(
     click.option("--declare-band", help="The map's band if unknown."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
+    click.option("--at-av", type=float, help="A_V of the factor.  [default: 1 mag]"),
 )
 
 
@@ -184,7 +185,7 @@ def wanted(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
     from pipelines.bands import wanted_conversion
 
     bands = dust.band, options["band"], options["declare_band"]
-    by = {name: options[name] for name in ("curve", "r_v")}
+    by = {name: options[name] for name in ("curve", "r_v", "at_av")}
     change = wanted_conversion(*bands, **by)
     if change is not None:
         click.echo(change.summary(), err=True)

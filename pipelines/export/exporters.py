@@ -225,7 +225,8 @@ def export_run(
         )
     stated = str(provenance(fitted)["extinction_band"])
     bands = stated, options.band, options.declare_band
-    change = wanted_conversion(*bands, curve=options.curve, r_v=options.r_v)
+    by = {name: getattr(options, name) for name in ("curve", "r_v", "at_av")}
+    change = wanted_conversion(*bands, **by)
     names = frozenset(name for name, paths in targets.items() if paths)
     products = RunProducts(names=names, run=fitted, options=options, change=change)
     for name in EXPORTERS:

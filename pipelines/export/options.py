@@ -77,6 +77,8 @@ class ExportOptions:
     """Extinction curve of the conversion."""
     r_v: float | None = None
     """R_V of the conversion."""
+    at_av: float | None = None
+    """A_V at which the conversion holds [mag]."""
     box: dict[str, Range] = with_default(default_factory=dict)
     """Ranges of ``x y z`` [pc] of the density."""
     sphere: float | None = None

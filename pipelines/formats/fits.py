@@ -77,13 +77,18 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
         factor = math.prod(change["factor"] for change in changes)
         yield "BANDFAC", factor, "EXTBAND / BANDFROM"
         for number, change in enumerate(changes, start=1):
-            several = number > 1
-            curve = f"CURVE{number}" if several else "EXTCURVE"
+            end = str(number) if number > 1 else ""
+            curve = f"CURVE{end}" if end else "EXTCURVE"
             yield curve, change["curve"], change["package"]
-            yield f"R_V{number if several else ''}", change["r_v"], "A_V / E(B-V)"
+            yield f"R_V{end}", change["r_v"], "A_V / E(B-V)"
+            # Earlier versions read the curve at one wavelength of a passband.
+            if passbands := change.get("passbands"):
+                yield f"PASSB{end}", ", ".join(passbands), "integrated passbands"
+                yield f"AT_AV{end}", change["at_av"], "[mag] A_V where the factor holds"
+                yield f"STAR_T{end}", change["temperature"], "[K] of the black body"
         waves = (pair for change in changes for pair in change["wavelengths"].items())
         for number, (band, nm) in enumerate(waves, start=1):
-            yield f"WAVE{number}", nm, f"[nm] that stands for {band}"[:45]
+            yield f"WAVE{number}", nm, f"[nm] of {band}"[:45]
     citation = meta.get("citation") or {}
     yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"
     for number, work in enumerate(citation.get("references", []), start=1):

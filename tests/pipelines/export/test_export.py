@@ -179,13 +179,12 @@ def test_a_box_that_is_not_understood_is_refused(text):
 def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     done = command(
         f"export {positive_run.path} --healpix {tmp_path}/s.fits --distances 70 "
-        f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19"
+        f"--nside 2 --band 'E(BP-RP)' --declare-band A_V --curve F19 --at-av 2"
     )
     assert done.exit_code == 0, done.output
-    ratio = factor("A_V", "E(BP-RP)", curve="F19")
-    said = f"E(BP-RP) = {ratio:.5g} A_V (F19 of dust_extinction 1."
-    assert said in done.output
-    assert "R_V = 3.1, A_BP at 510.97 nm, A_RP at 776.91 nm)" in done.output
+    ratio = factor("A_V", "E(BP-RP)", curve="F19", at_av=2.0)
+    assert f"E(BP-RP) = {ratio:.5g} A_V at A_V = 2 mag" in done.output
+    assert "R_V = 3.1, star of 5800 K through A_BP, A_RP)" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["s.fits"]
     assert read_healpix(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")
