@@ -178,7 +178,8 @@ def predict(
     mappings: Sequence[str] = (),
     estimate: str | None = None,
     outside: str = "nan",
-    band: str | None = None,
+    band: str | Sequence[str] = (),
+    deredden: Sequence[str] = (),
 ) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
 
@@ -196,7 +197,9 @@ def predict(
         ``prior`` to go on with the prior outside the box
         (`DustMap.with_outside`).
     band
-        Convert the results to this band (`pipelines.bands`), from that of the run.
+        Convert the results to this band (`pipelines.bands`), or several.
+    deredden
+        Magnitudes of the table to correct: ``["G"]``, by ``["G=COLUMN"]`` in mappings.
 
     Returns
     -------
@@ -204,29 +207,33 @@ def predict(
     ``density_`` with ``mean``, ``std``, ``p2_5`` to ``p97_5`` [mag, mag/pc], and flags,
     ``inside`` among them; NaN outside the box, except with its prior.
     """
-    from pipelines.bands import wanted_conversion
+    from pipelines.bands import conversion, source_band
     from pipelines.maps.opening import open_run
-    from pipelines.query.table import QueryOptions, ask
-    from pipelines.query.targets import TargetTable
+    from pipelines.query.table import QueryOptions, ask, with_magnitudes
 
     dust = DustMap(answers=open_run(path_of(run))).estimated(estimate)
     dust = dust.with_outside(outside)
-    wanted = QueryOptions(change=wanted_conversion(dust.band, band, None))
+    bands = [band] if isinstance(band, str) else band
+    changes = [conversion(source_band(dust.band), name) for name in bands]
     if isinstance(stars, SkyCoord):
-        if mappings:
-            raise InputError("mappings name columns of a table: coordinates have none")
+        if mappings or deredden:
+            raise InputError("mappings and deredden are for the columns of a table")
         places = places_of(stars)
         own = {"l": places.l, "b": places.b, "distance": places.distance}
         units = {name: CANONICAL_UNITS[name] for name in own}
-        return QTable({**own, **ask(dust, stars.reshape(-1), wanted)}, units=units)
+        found = ask(dust, stars.reshape(-1), QueryOptions(changes=changes))
+        return QTable({**own, **found}, units=units)
     with (
         as_file(stars)
         if is_table(stars)
         else nullcontext(path_of(stars, _STARS)) as file
     ):
+        by = {n: conversion(source_band(dust.band), f"A_{n}") for n in deredden}
+        table, found = with_magnitudes(file, mappings, by)
+        wanted = QueryOptions(changes=changes, magnitudes=found)
         parts = [
-            Table({**rows.columns, **ask(dust, rows.coords, wanted, rows.errors)})
-            for rows in TargetTable(file, mappings)
+            Table({**rows.columns, **ask(dust, rows.coords, wanted, rows)})
+            for rows in table
         ]
     if not parts:
         raise InputError("the table has no rows, expected at least one place")

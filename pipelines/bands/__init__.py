@@ -8,7 +8,7 @@ passband of response T per energy, by a curve k = A(λ)/A(V) of one R_V, by
 Mean, std and quantiles are all multiplied by the one factor ``A(target)/A(source)`` at
 A_V = 1 mag or as asked; no std includes how it changes with A_V, star and R_V.
 
-- A_V is A(V), which normalises the curve: ``a = 1``, whatever the curve has at 545 nm.
+- A_V is A(V), which normalises the curve, whatever this has at 545 nm.
 - E(B−V) is A_V / R_V and A_B is A_V + E(B−V): that is how R_V is defined, and the
   curve is not used (at 438 nm G23 has 0.3% more than that, F99 0.6% less).
 - A_0 and A(550 nm) are monochromatic: the curve itself.
@@ -19,12 +19,12 @@ A_V = 1 mag or as asked; no std includes how it changes with A_V, star and R_V.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.resources
 import re
 import tomllib
 import unicodedata
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -34,31 +34,23 @@ from scipy.constants import value
 from pipelines.base.errors import InputError
 
 _FILES = importlib.resources.files("pipelines.bands")
-_PASSBANDS = tomllib.loads((_FILES / "passbands.toml").read_text("utf-8"))
+# Scales are A_V in units of each, title and references; curves have the latter two.
+_PASSBANDS, CURVES, SCALES = (
+    tomllib.loads((_FILES / f"{name}.toml").read_text("utf-8"))
+    for name in ("passbands", "curves", "scales")
+)
 PASSBANDS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
     key: (origin, np.array(rule[0]), np.array(rule[1]))
     for origin, published in _PASSBANDS.items()
     for key, rule in published.items()
 }
 """Origin, nodes [nm] and weights of each passband."""
-CURVES: dict[str, dict[str, Any]] = tomllib.loads(
-    (_FILES / "curves.toml").read_text("utf-8")
-)
-"""Title and references of the curves."""
 _PACKAGE = CURVES.pop("dust_extinction")
-SCALES: dict[str, dict[str, Any]] = tomllib.loads(
-    (_FILES / "scales.toml").read_text("utf-8")
-)
-"""Scales of reddening: A_V in units of each, title and references."""
 CURVE = "G23"
 R_V = 3.1
-TEMPERATURE = 5800.0
-"""Of the star [K]."""
-AT_AV = 1.0
-_RANGE = (0.0, 5.0)
-_MOST_AV = 100.0  # nodes were compared with fine integrals so far: 0.06%, u(SDSS) 0.3%
-_LEAST_AV = 1e-12  # stands for 0, without a difference in double precision
+_RANGE = (1e-12, 5.0)  # of A_V [mag] in `factor_range`; the first is 0 in all digits
 _HC_K = 1e9 * value("second radiation constant")  # [nm K]
+_MOST_AV = 100.0  # nodes were compared with fine integrals so far: 0.06%, u(SDSS) 0.3%
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
 _STATED_AT = re.compile(r"A_\w+ at ([0-9.]+) ?nm")
@@ -72,10 +64,7 @@ _GAIA = re.compile(r"(?<![A-Za-z])G_?(?=[BR]P(?![A-Za-z]))")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """An extinction, or the difference of two.
-
-    ``terms`` are added up: name, and +1 or −1.
-    """
+    """An extinction, or the difference of two: the sum of ``terms``, with signs."""
 
     name: str
     terms: tuple[tuple[str, int], ...]
@@ -84,10 +73,9 @@ class Band:
 def parse_band(text: str) -> Band:
     """Understand ``A_V``, ``A_g(PS1)``, ``E(B-V)``, ``A(550 nm)``; the case matters.
 
-    Scales of reddening are ``E(B-V)_SFD``, ``E(B-V)_Bayestar`` and ``E_ZGR23``.
-
-    Other spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with
-    any dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
+    Scales of reddening are ``E(B-V)_SFD``, ``E(B-V)_Bayestar`` and ``E_ZGR23``. Other
+    spellings are ``AV`` and ``A(V)``, ``E(GBP-GRP)`` and ``E(G_BP-G_RP)``, with any
+    dash for the minus sign; all have one ``name``: ``E(BP-RP)``.
 
     Raises `InputError` if it is none of these, or names a passband that is not known.
     """
@@ -110,9 +98,7 @@ def parse_band(text: str) -> Band:
         keys = [key for key in found.groups() if key]
         for key in (key for key in keys if key not in PASSBANDS):
             near = [k for k in PASSBANDS if k.split("(")[0].lower() == key.lower()]
-            hint = (
-                f"do you mean {' or '.join(near)}?" if near else f"there are {_NAMES}"
-            )
+            hint = f"do you mean {' or '.join(near)}?" if near else f"of {_NAMES}"
             raise InputError(f"{text!r}: there is no band {key!r}, {hint}")
         terms = tuple((f"A_{key}", sign) for key, sign in zip(keys, (1, -1)))
         if len(keys) == 1:
@@ -131,10 +117,9 @@ def parse_band(text: str) -> Band:
 class Conversion:
     """``target = factor · source``, and the origin of the factor.
 
-    The factor holds at A_V = ``at_av`` [mag] for a star of ``temperature`` [K];
-    ``factor_range`` has it at A_V of 0 and 5 mag. ``passbands`` are the origins of
-    those integrated, ``wavelengths`` [nm] those at which the curve was read, by band;
-    ``curve`` and ``package`` are empty where R_V alone was needed.
+    It holds at A_V = ``at_av`` [mag] for a star of ``temperature`` [K];
+    ``factor_range`` has it at 0 and 5 mag. ``passbands`` are the origins of all that
+    are integrated; without any, ``curve`` and ``package`` are empty.
     """
 
     source: str
@@ -146,7 +131,6 @@ class Conversion:
     r_v: float
     temperature: float
     passbands: dict[str, str]
-    wavelengths: dict[str, float]
     package: str
 
     @property
@@ -157,25 +141,22 @@ class Conversion:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as a file has it."""
-        units = {"wavelength_unit": "nm", "at_av_unit": "mag", "temperature_unit": "K"}
-        return {**asdict(self), **units, "factor_range_at_av": list(_RANGE)}
+        return {**asdict(self), "at_av_unit": "mag", "temperature_unit": "K"}
 
     def summary(self) -> str:
         """Describe it in one line for people."""
         if self.source == self.target:
             return f"extinction is taken to be {self.source}, and left as it is"
-        curve = [f"{self.curve} of {self.package}"] if self.package else []
-        at = [f"{band} at {nm:g} nm" for band, nm in self.wavelengths.items()]
-        here = ""
-        if self.passbands:
-            pairs = zip(self.factor_range, _RANGE)
-            ends = " and ".join(f"{factor:.4g} at {av:g}" for factor, av in pairs)
-            here = f" at A_V = {self.at_av:g} mag, {ends} mag"
-            at += [
-                f"star of {self.temperature:g} K through {', '.join(self.passbands)}"
-            ]
-        grounds = ", ".join([*curve, f"R_V = {self.r_v:g}", *at])
-        return f"{self.target} = {self.factor:.5g} {self.source}{here} ({grounds})"
+        low, high = self.factor_range
+        curve = f"{self.curve} of {self.package}, " if self.package else ""
+        here = star = ""
+        if low != high:
+            here = (
+                f" at A_V = {self.at_av:g} mag, {low:.4g} at 0 and {high:.4g} at 5 mag"
+            )
+            star = f", {self.temperature:g} K through {', '.join(self.passbands)}"
+        factor = f"{self.factor:.5g} {self.source}{here}"
+        return f"{self.target} = {factor} ({curve}R_V = {self.r_v:g}{star})"
 
 
 def factor(source: str, target: str, **given: Any) -> float:
@@ -189,8 +170,8 @@ def conversion(
     *,
     curve: str = CURVE,
     r_v: float = R_V,
-    at_av: float = AT_AV,
-    temperature: float = TEMPERATURE,
+    at_av: float = 1.0,
+    temperature: float = 5800.0,
 ) -> Conversion:
     """Find the conversion from one extinction to another, at A_V = ``at_av`` [mag].
 
@@ -198,34 +179,30 @@ def conversion(
     band, R_V is out of its range, or an excess is not positive.
     """
     if curve not in CURVES:
-        raise InputError(
-            f"there is no extinction curve {curve!r}: there are {', '.join(CURVES)}"
-        )
+        raise InputError(f"there is no curve {curve!r}: there are {', '.join(CURVES)}")
     if not (r_v > 0 and temperature > 0):
         raise InputError(f"R_V and K must be positive, got {r_v:g}, {temperature:g}")
     if not 0 <= at_av <= _MOST_AV:
         raise InputError(f"--at-av must be 0 to {_MOST_AV:g} mag, got {at_av:g}")
     start, end = parse_band(source), parse_band(target)
-    a_v = np.array([at_av, *_RANGE])
+    a_v = np.maximum([at_av, *_RANGE], _RANGE[0])
     ratios: dict[str, Any] = {"A_V": 1.0, "A_B": 1.0 + 1.0 / r_v}
     ratios |= {name: 1 / scale["a_v"] for name, scale in SCALES.items()}
-    passbands, wavelengths = {}, {}
+    used: dict[str, str] = {}
     factors = np.ones(3)
     for band, power in ((start, -1), (end, 1)) if start != end else ():
         for name in (name for name, _ in band.terms if name not in ratios):
-            origin, nodes, weights = _rule(name)
-            if len(nodes) == 1:
-                wavelengths[name] = float(nodes[0])
+            if name.startswith("A("):
+                used[name], nodes, weights = "", np.array([float(name[2:-4])]), 1.0
             else:
-                passbands[name] = origin
+                used[name], nodes, weights = PASSBANDS[name[2:]]
             light = weights * nodes**-5.0 / np.expm1(_HC_K / nodes / temperature)
-            ratios[name] = _dimmed(light, _curve(nodes, curve=curve, r_v=r_v), a_v)
+            along = _curve(nodes, curve=curve, r_v=r_v)
+            ratios[name] = _dimmed(light / light.sum(), along, a_v)
         total = np.array(sum(sign * ratios[name] for name, sign in band.terms))
         if not (total > 0).all():
             raise InputError(f"{band.name} is not positive: put the bluer band first")
         factors *= total**power
-    package = "dust_extinction"
-    used = bool(passbands or wavelengths)
     return Conversion(
         source=start.name,
         target=end.name,
@@ -235,31 +212,20 @@ def conversion(
         curve=curve if used else "",
         r_v=float(r_v),
         temperature=float(temperature),
-        passbands=passbands,
-        wavelengths=wavelengths,
-        package=f"{package} {importlib.metadata.version(package)}" if used else "",
+        passbands=used,
+        package=f"dust_extinction {version('dust_extinction')}" if used else "",
     )
 
 
-def _rule(name: str) -> tuple[str, np.ndarray, np.ndarray]:
-    """Return origin, nodes [nm] and weights of ``A_G`` or ``A(550 nm)``."""
-    if name.startswith("A("):
-        return "", np.array([float(name[2:-4])]), np.ones(1)
-    return PASSBANDS[name.removeprefix("A_")]
-
-
-def _dimmed(light: np.ndarray, curve: np.ndarray, a_v: np.ndarray) -> np.ndarray:
-    """Return the extinction over A_V (s,) of light with a curve at the nodes (n,)."""
-    shares = light / light.sum()
+def _dimmed(shares: np.ndarray, curve: np.ndarray, a_v: np.ndarray) -> np.ndarray:
+    """Return the extinction over A_V (s,) of light with ``shares`` at nodes (n,)."""
     # Above the least, so that small and large extinctions keep their digits.
-    least = curve.min()
-    depth = -0.4 * np.log(10) * np.maximum(a_v, _LEAST_AV)
-    lost = np.expm1(depth[:, None] * (curve - least)) @ shares
-    return least + np.log1p(lost) / depth
+    depth, least = -0.4 * np.log(10) * a_v, curve.min()
+    return least + np.log1p(np.expm1(np.outer(depth, curve - least)) @ shares) / depth
 
 
 def _curve(wavelengths: np.ndarray, *, curve: str, r_v: float) -> np.ndarray:
-    """Return A(λ)/A(V) at wavelengths [nm] of vacuum."""
+    """Return A(λ)/A(V) at ascending wavelengths [nm] of vacuum."""
     try:
         from dust_extinction import parameter_averages
     except ImportError:
@@ -267,15 +233,11 @@ def _curve(wavelengths: np.ndarray, *, curve: str, r_v: float) -> np.ndarray:
     made = getattr(parameter_averages, curve)
     low, high = made.Rv_range
     if not low <= r_v <= high:
-        raise InputError(
-            f"the curve {curve} is made for R_V of {low:g} to {high:g}, got {r_v:g}"
-        )
+        raise InputError(f"{curve} is for R_V of {low:g} to {high:g}, got {r_v:g}")
     low, high = (1e3 / number for number in made.x_range[::-1])
-    for end in (wavelengths.min(), wavelengths.max()):
-        if not low <= end <= high:
-            raise InputError(
-                f"{curve} reaches from {low:.4g} to {high:.4g} nm, not {end:g} nm"
-            )
+    if not low <= wavelengths[0] <= wavelengths[-1] <= high:
+        ends = f"{wavelengths[0]:g} to {wavelengths[-1]:g} nm"
+        raise InputError(f"{curve} reaches from {low:.4g} to {high:.4g} nm, not {ends}")
     return np.asarray(made(Rv=r_v)(1e3 / wavelengths / units.micron))
 
 
@@ -332,8 +294,7 @@ def wanted_conversion(
     """
     given = {name: value for name, value in by.items() if value is not None}
     if band is None and given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InputError(f"{named}: only of a conversion to another band: add --band")
+        raise InputError("--curve, --r-v and --at-av convert: add --band")
     if band is None and declared is None:
         return None
     source = source_band(stated, declared)

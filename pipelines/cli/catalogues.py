@@ -10,6 +10,7 @@ import click
 from pipelines.cli.reporting import (
     CONFIG,
     NEW,
+    ONE_BAND,
     OUT,
     OVERWRITE,
     SETTINGS,
@@ -85,7 +86,7 @@ class _NamingPresets(click.Command):
     default=0.5,
     help="Largest share of faulty rows.",
 )
-@click.option("--band", help="A_V, A_G, E(B-V), ...  [default: that of the first SRC]")
+@ONE_BAND(help="A_V, A_G, ...  [default: that of the first SRC]")
 @click.option("--declare-band", help="State the band where no preset nor SRC does.")
 @click.option(
     "--repeats",

@@ -23,6 +23,7 @@ from pipelines.cli.reporting import (
     LENGTH,
     LENGTHS,
     NEW,
+    ONE_BAND,
     OUT,
     OVERWRITE,
     Grouped,
@@ -71,6 +72,7 @@ _PRODUCTS = [
 @click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
+@ONE_BAND()
 @band_options
 @ESTIMATE
 @OVERWRITE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from pipelines.cli.reporting import (
 if TYPE_CHECKING:
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
-    from pipelines.query.targets import TargetTable
 
 _TABLE = "Table to make: .parquet, .csv, .ecsv, .fits or .vot."
 # Flags of which every row has one, unless it is outside the map.
@@ -94,15 +94,11 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     if table is None:
         _answer_one(dust, options, question)
         return
-    from pipelines.query.targets import TargetTable
-
     if options["output"] is None:
         raise InputError("the output needs a name: -o answers.parquet")
     place = ("l", "b", "ra", "dec", "distance")
     refuse(place, "is one place: give it or a table, not both")
-    how = {"preset": options["preset"], "distance": not question.directions}
-    targets = TargetTable(table, options["mappings"], **how)
-    _answer_table(dust, targets, options, question)
+    _answer_table(dust, table, options, question)
 
 
 @click.command()
@@ -138,15 +134,11 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     from pipelines.maps.opening import open_run
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
-    from pipelines.query.targets import TargetTable
 
     dust = DustMap(answers=open_run(run)).with_outside(options["outside"])
     dust = dust.estimated(options["estimate"])
-    targets = TargetTable(table, options["mappings"], preset=options["preset"])
-    question = QueryOptions(
-        prefix=options["prefix"] or "", change=wanted(dust, options)
-    )
-    _answer_table(dust, targets, options, question)
+    given = {"prefix": options["prefix"] or "", "changes": wanted(dust, options)}
+    _answer_table(dust, table, options, QueryOptions(**given))
 
 
 def _predict_target(run: Path, table: Path, options: dict[str, Any]) -> None:
@@ -197,16 +189,22 @@ def _question(dust: DustMap, options: dict[str, Any]) -> QueryOptions:
         extinction=options["at_extinction"],
         seed=options["seed"],
         prefix=options["prefix"] or "",
-        change=wanted(dust, options),
+        changes=wanted(dust, options),
     )
 
 
 def _answer_table(
-    dust: DustMap, targets: TargetTable, options: dict[str, Any], question: QueryOptions
+    dust: DustMap, table: Path, options: dict[str, Any], question: QueryOptions
 ) -> None:
     """Write a table of results, and print the number of rows inside the map."""
-    from pipelines.query.table import write_answers
+    from pipelines.query.table import with_magnitudes, write_answers
 
+    how = {"preset": options["preset"], "distance": not question.directions}
+    bands = options["deredden"]
+    changes = wanted(dust, options, *(f"A_{band}" for band in bands)) if bands else []
+    given = options["mappings"], dict(zip(bands, changes))
+    targets, magnitudes = with_magnitudes(table, *given, **how)
+    question = replace(question, magnitudes=magnitudes)
     path, overwrite = options["output"], options["overwrite"]
     counts = write_answers(dust, targets, question, path, overwrite=overwrite)
     rows = counts.pop("rows")
@@ -220,7 +218,7 @@ def _answer_one(dust: DustMap, options: dict[str, Any], question: QueryOptions) 
     from pipelines.maps.places import coordinates
     from pipelines.query.table import ask, rounded, unit_text
 
-    of_tables = ("output", "mappings", "preset", "prefix", "overwrite")
+    of_tables = ("output", "mappings", "preset", "prefix", "overwrite", "deredden")
     refuse(of_tables, "goes with a table of places")
     angles = ("l", "b", "ra", "dec")
     given = {name: options[name] for name in angles if options[name] is not None}

@@ -154,8 +154,17 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
+def _one_band(context: Any, option: Any, bands: tuple[str, ...]) -> str | None:
+    """Refuse several bands, of which click would take the last."""
+    if len(bands) > 1:
+        raise click.UsageError(f"expected one --band, got {', '.join(bands)}")
+    return bands[0] if bands else None
+
+
+_TO = "Convert to this band: A_G, E(B-V), A(550 nm), ..."
+_BAND = partial(click.option, "--band", multiple=True)
+ONE_BAND = partial(_BAND, callback=_one_band, help=_TO)
 band_options = together(
-    click.option("--band", help="Convert to this band: A_G, E(B-V), A(550 nm), ..."),
     click.option("--declare-band", help="The map's band if unknown."),
     click.option("--curve", help="Curve of dust_extinction.  [default: G23]"),
     click.option("--r-v", type=float, help="R_V of the curve.  [default: 3.1]"),
@@ -164,6 +173,8 @@ band_options = together(
 
 
 target_options = together(
+    _BAND(help=f"{_TO} Repeatable."),
+    click.option("--deredden", type=NAMES, default=(), help="Magnitudes, as G,BP,RP."),
     click.option(
         "--map",
         "mappings",
@@ -171,7 +182,7 @@ target_options = together(
         metavar="CANONICAL=COLUMN[:UNIT]",
         help="Column of TABLE for l, b (or ra, dec), distance (or parallax, or "
         "distance_modulus), as in ingest, and its error, over which answers are then "
-        "averaged.",
+        "averaged; or for a magnitude.",
     ),
     click.option(
         "--preset", help="A survey's preset, or one saved by ingest --save-preset."
@@ -180,16 +191,18 @@ target_options = together(
 )
 
 
-def wanted(dust: DustMap, options: dict[str, Any]) -> Conversion | None:
-    """Return the change to the wanted band of a map, if any, and print it."""
-    from pipelines.bands import wanted_conversion
+def wanted(dust: DustMap, options: dict[str, Any], *bands: str) -> list[Conversion]:
+    """Return the changes to bands of a map, by default of --band, and print them."""
+    from pipelines.bands import source_band, wanted_conversion
 
-    bands = dust.band, options["band"], options["declare_band"]
+    stated, declared = dust.band, options["declare_band"]
     by = {name: options[name] for name in ("curve", "r_v", "at_av")}
-    change = wanted_conversion(*bands, **by)
-    if change is not None:
+    usual = source_band(stated, declared) if options["deredden"] else None
+    every = bands or options["band"] or (usual,)
+    changes = [wanted_conversion(stated, band, declared, **by) for band in every]
+    for change in filter(None, changes):
         click.echo(change.summary(), err=True)
-    return change
+    return [change for change in changes if change is not None]
 
 
 def refuse(names: Iterable[str], why: str) -> None:

@@ -81,14 +81,8 @@ def _cards(meta: dict[str, Any]) -> Iterator[tuple[str, str | float, str]]:
             curve = f"CURVE{end}" if end else "EXTCURVE"
             yield curve, change["curve"], change["package"]
             yield f"R_V{end}", change["r_v"], "A_V / E(B-V)"
-            # Earlier versions read the curve at one wavelength of a passband.
-            if passbands := change.get("passbands"):
-                yield f"PASSB{end}", ", ".join(passbands), "integrated passbands"
-                yield f"AT_AV{end}", change["at_av"], "[mag] A_V where the factor holds"
-                yield f"STAR_T{end}", change["temperature"], "[K] of the black body"
-        waves = (pair for change in changes for pair in change["wavelengths"].items())
-        for number, (band, nm) in enumerate(waves, start=1):
-            yield f"WAVE{number}", nm, f"[nm] of {band}"[:45]
+            yield f"AT_AV{end}", change.get("at_av", ""), "[mag] A_V of this factor"
+            yield f"STAR_T{end}", change.get("temperature", ""), "[K] of the black body"
     citation = meta.get("citation") or {}
     yield "LICENSE", citation.get("software", {}).get("license", ""), "of the program"
     for number, work in enumerate(citation.get("references", []), start=1):

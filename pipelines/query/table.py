@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +18,7 @@ from astropy.table import Column
 from pipelines.bands import Conversion
 from pipelines.base.errors import InputError
 from pipelines.base.progress import doing
+from pipelines.base.quantities import numbers
 from pipelines.formats.citation import PROGRAM
 from pipelines.maps.answers import PRIOR_SHARE
 from pipelines.maps.places import unmasked
@@ -24,8 +27,12 @@ from pipelines.query.mixture import averaged
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
-    from pipelines.query.targets import TargetTable
+    from pipelines.query.targets import Targets, TargetTable
 
+# Bands as a part of names of columns: E_BP_RP.
+_WORD = str.maketrans("(- .", "____", ")")
+Magnitudes = Mapping[str, tuple[list[str], Conversion]]
+"""By band the columns of magnitudes and, if any, of errors, and its extinction."""
 _TEXTS = {
     "distance_reached": "distance at which the extinction is reached",
     "distance_lower": "16% quantile of that distance, or the end of the map",
@@ -50,9 +57,10 @@ class QueryOptions:
     """Options of a query at each row.
 
     ``integrated`` lists one quantity or both; without a ``mode`` the columns are mean,
-    std and five quantiles. The ``change`` of the band multiplies the results by its
-    factor. ``extinction`` [mag], in its band, selects the distance at which it is
-    reached. Names of the new columns begin with ``prefix``.
+    std and five quantiles. ``changes`` of the band multiply the results by their
+    factors; of several, names begin with the band. ``extinction`` [mag], in the one
+    band, selects the distance at which it is reached. ``magnitudes`` are those to
+    deredden (`with_magnitudes`). Names of the new columns begin with ``prefix``.
     """
 
     integrated: tuple[bool, ...] = (True, False)
@@ -62,60 +70,78 @@ class QueryOptions:
     extinction: float | None = None
     seed: int = 0
     prefix: str = ""
-    change: Conversion | None = None
+    changes: Sequence[Conversion] = ()
+    magnitudes: Magnitudes = field(default_factory=dict)
 
     @property
     def directions(self) -> bool:
         """True if distances are ignored."""
         return self.total or self.extinction is not None
 
-    @property
-    def factor(self) -> float:
-        """Factor on the map's values."""
-        return 1.0 if self.change is None else self.change.factor
+    def factors(self, dust: DustMap) -> dict[str, float]:
+        """Return the factor on the map's values, by band of the results."""
+        return {c.target: c.factor for c in self.changes} or {dust.band: 1.0}
 
     def band(self, dust: DustMap) -> str:
-        """Return the band of the results."""
-        return dust.band if self.change is None else self.change.target
+        """Return the band of the results, or several in one line."""
+        return "; ".join(self.factors(dust))
 
 
 def ask(
-    dust: DustMap,
-    coords: SkyCoord,
-    options: QueryOptions,
-    errors: np.ndarray | None = None,
+    dust: DustMap, coords: SkyCoord, options: QueryOptions, rows: Targets | None = None
 ) -> dict[str, Any]:
     """Return astropy columns of results ``(n,)`` with units, and flags.
 
     Rows with NaN coordinates have the flag ``no_position`` and NaN as results. With
-    ``errors`` of the distances [pc] results are those of `averaged`.
+    errors of the distances of ``rows`` results are those of `averaged`.
     """
     coords = unmasked(coords)
     sphere: Any = coords.spherical
     known = np.isfinite(sphere.lon.deg) & np.isfinite(sphere.lat.deg)
     some = cast(SkyCoord, coords[known])
     found: dict[str, u.Quantity] = {}
+    factors = options.factors(dust)
     if options.extinction is not None:
-        wanted = options.extinction / options.factor
+        if len(factors) > 1:
+            raise InputError("--at-extinction is in one band: give one --band")
+        wanted = options.extinction / next(iter(factors.values()))
         crossing, flags = dust.distance_at(some, wanted, return_flags=True)
         ends = ("distance_reached", "distance_lower", "distance_upper")
         found = dict(zip(ends, crossing, strict=True))
     else:
         moments = _moments(dust, some, options)
-        if errors is not None:
-            moments = averaged(dust, some, errors[known], moments)
+        if rows is not None and rows.errors is not None:
+            moments = averaged(dust, some, rows.errors[known], moments)
         for what, (parts, _) in moments.items():
             found |= {f"{what}_{kind}": part for kind, part in parts.items()}
         # Those of the first quantity.
         flags = next(iter(moments.values()))[1]
     columns: dict[str, Any] = {}
-    for name, part in found.items():
-        values = np.full(len(known), np.nan)
-        values[known] = part.value
-        if part.unit != u.pc:
-            values *= options.factor
-        text = _description(name, dust, options)
-        columns[name] = Column(values, unit=part.unit, description=text)
+    every = {name: np.full(len(known), np.nan) for name in found}
+    for (name, part), (band, factor) in product(found.items(), factors.items()):
+        every[name][known] = part.value
+        values = every[name] * (1.0 if part.unit == u.pc else factor)
+        whole = f"{band.translate(_WORD)}_{name}" if len(factors) > 1 else name
+        text = _description(name, band, dust, options)
+        columns[whole] = Column(values, unit=part.unit, description=text)
+    table = {} if rows is None else rows.columns
+    if options.magnitudes and "extinction_mean" not in found:
+        raise InputError("--deredden needs the mean and std of extinctions")
+    for band, (columns_of, change) in options.magnitudes.items():
+        name = f"{band.translate(_WORD)}_dereddened"
+        less = change.factor * every["extinction_mean"]
+        try:
+            seen, *errors = (numbers(table[column], u.mag) for column in columns_of)
+        except (KeyError, TypeError, ValueError):
+            fault = f"no numbers in {' and '.join(columns_of)} to deredden {band}"
+            raise InputError(f"{fault}: name a column, --map '{band}=COLUMN'") from None
+        text = f"{columns_of[0]} less the mean {change.target}"
+        columns[name] = Column(seen - less, unit=u.mag, description=text)
+        text = " and ".join([f"std of {name} by that of the map", *columns_of[1:]])
+        # Unknown by a map without std.
+        std = change.factor * every.get("extinction_std", np.nan)
+        std = np.hypot(std, sum(errors, 0.0 * seen))
+        columns[f"{name}_std"] = Column(std, unit=u.mag, description=text)
     for name in flags.dtype.names or ():
         values = np.full(len(known), np.nan if name == PRIOR_SHARE else False)
         values[known] = flags[name]
@@ -168,7 +194,7 @@ def _of_mode(
     return dict(zip(names, answer.T)), flags
 
 
-def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
+def _description(name: str, band: str, dust: DustMap, options: QueryOptions) -> str:
     """Return the description of a result's column."""
     if name in _TEXTS:
         return _TEXTS[name]
@@ -182,7 +208,7 @@ def _description(name: str, dust: DustMap, options: QueryOptions) -> str:
     elif kind.startswith("p"):
         statistic = f"{kind[1:].replace('_', '.')}% quantile"
     said = dust.answers.said(integrated=what == "extinction")
-    stated = "".join(f", {one}" for one in (options.band(dust), said) if one)
+    stated = "".join(f", {one}" for one in (band, said) if one)
     return f"{statistic} of the {what} {place}{stated}"
 
 
@@ -198,16 +224,18 @@ def rounded(columns: dict[str, Column]) -> dict[str, Column]:
         if column.dtype == bool:
             found[name] = column
             continue
-        values, what = np.asarray(column), name.partition("_")[0]
+        values = np.asarray(column)
+        parts = re.match(r".*?(extinction|density|distance|dereddened)", name)
+        stem, what = (parts[0], parts[1]) if parts else (name, "")
         digits, scale = 5, np.abs(values)
         if what == "distance":
             lower, upper = (columns[f"distance_{end}"] for end in ("lower", "upper"))
             digits, scale = 3, (np.asarray(upper) - np.asarray(lower)) / 2
-        elif name == "extinction_std" or (
-            what != "extinction" and f"{what}_std" in columns
+        elif f"{stem}_std" in columns and (
+            what != "extinction" or name == f"{stem}_std"
         ):
             size = np.where(values == 0, np.inf, np.abs(values))
-            digits, scale = 3, np.minimum(np.asarray(columns[f"{what}_std"]), size)
+            digits, scale = 3, np.minimum(np.asarray(columns[f"{stem}_std"]), size)
         usable = np.isfinite(scale) & (scale > 0)
         safe = np.where(usable, scale, np.where(values == 0, 1.0, np.abs(values)))
         digits = np.where(usable, digits, 5)
@@ -215,6 +243,32 @@ def rounded(columns: dict[str, Column]) -> dict[str, Column]:
         single = (np.rint(values * 10.0**power) / 10.0**power).astype(np.float32)
         found[name] = Column(single, unit=column.unit, description=column.description)
     return found
+
+
+def with_magnitudes(
+    path: Path, mappings: Sequence[str], changes: Mapping[str, Conversion], **how: Any
+) -> tuple[TargetTable, Magnitudes]:
+    """Open a table of places (`TargetTable`) with magnitudes to deredden.
+
+    ``changes`` lead from the map to the extinctions of their bands, such as ``BP``.
+    Columns are called so or mapped, ``BP=COLUMN``; that of errors, ``BP_error``, is
+    mapped. Raises `InputError` if one is not in mag.
+    """
+    from pipelines.query.targets import TargetTable
+
+    names = {name for band in changes for name in (band, f"{band}_error")}
+    own = [text for text in mappings if text.partition("=")[0] in names]
+    mapped = dict(text.removesuffix(":mag").split("=", 1) for text in own)
+    others = [text for text in mappings if text not in own]
+    table, magnitudes = TargetTable(path, others, **how), {}
+    for band, change in changes.items():
+        named = (n for n in (band, f"{band}_error") if n in {band, *mapped})
+        columns = [mapped.get(name, name) for name in named]
+        units = {table.columns[n].unit or "mag" for n in columns if n in table.columns}
+        if wrong := units - {"mag"}:
+            raise InputError(f"{path}: {columns} in {wrong.pop()}, expected mag")
+        magnitudes[band] = columns, change
+    return table, magnitudes
 
 
 def write_answers(
@@ -247,7 +301,7 @@ def write_answers(
     first = next(parts, None)
     if first is None:
         raise InputError("the table has no rows, expected at least one place")
-    own = rounded(ask(dust, first.coords, options, first.errors))
+    own = rounded(ask(dust, first.coords, options, first))
     names = [options.prefix + name for name in own]
     infos = (
         ColumnInfo(unit=unit_text(column), description=str(column.description))
@@ -267,7 +321,7 @@ def write_answers(
         for number, rows in enumerate(chain([first], parts)):
             columns = own
             if number:
-                columns = rounded(ask(dust, rows.coords, options, rows.errors))
+                columns = rounded(ask(dust, rows.coords, options, rows))
             values = (np.asarray(column) for column in columns.values())
             write(rows.columns | dict(zip(names, values, strict=True)))
             counts["rows"] += len(rows.coords)

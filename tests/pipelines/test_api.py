@@ -15,6 +15,7 @@ from astropy.utils.masked import Masked
 from masked import MASKED
 
 import dustmap
+from pipelines.bands import factor
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars
 
@@ -64,6 +65,33 @@ def test_from_arrays_to_a_map_that_answers(run, arrays):
     assert close[inside].all()
     again = dustmap.predict(run, run.with_name("run.stars.parquet"))
     assert np.allclose(again["extinction_std"], table["extinction_std"], equal_nan=True)
+
+
+def test_predictions_in_several_bands_and_of_magnitudes(run, command, tmp_path):
+    stars = run.with_name("run.stars.parquet")
+    plain = dustmap.predict(run, stars)
+    given = {"mappings": ["BP=extinction"], "deredden": ["BP"]}
+    table = dustmap.predict(run, stars, band=["A_G", "E(BP-RP)"], **given)
+    for band, word in (("A_G", "A_G"), ("E(BP-RP)", "E_BP_RP")):
+        expected = factor("A_V", band) * plain["extinction_p84"].value
+        found = table[f"{word}_extinction_p84"].value
+        np.testing.assert_allclose(found, expected)
+    ratio, kinds = factor("A_V", "A_BP"), ("mean", "std")
+    mean, std = (ratio * plain[f"extinction_{kind}"].value for kind in kinds)
+    np.testing.assert_allclose(
+        table["BP_dereddened"].value, read_stars(stars).extinction - mean
+    )
+    np.testing.assert_allclose(table["BP_dereddened_std"].value, std)
+    line = f"predict {run} {stars} -o {tmp_path}/a.ecsv --band A_G --band 'E(BP-RP)'"
+    done = command(f"{line} --deredden BP --map BP=extinction:mag")
+    assert done.exit_code == 0, done.output
+    told = Table.read(tmp_path / "a.ecsv")
+    assert told.colnames == table.colnames
+    np.testing.assert_allclose(
+        told["BP_dereddened"].value, table["BP_dereddened"].value, atol=1e-3
+    )
+    with pytest.raises(InputError, match="deredden"):
+        dustmap.predict(run, SkyCoord([1] * u.deg, [1] * u.deg), deredden=["G"])
 
 
 def test_a_map_says_what_it_is_at_the_prompt_and_in_a_notebook(run):

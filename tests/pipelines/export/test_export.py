@@ -184,7 +184,7 @@ def test_the_verb_says_what_it_converted_by(command, positive_run, tmp_path):
     assert done.exit_code == 0, done.output
     ratio = factor("A_V", "E(BP-RP)", curve="F19", at_av=2.0)
     assert f"E(BP-RP) = {ratio:.5g} A_V at A_V = 2 mag" in done.output
-    assert "R_V = 3.1, star of 5800 K through A_BP, A_RP)" in done.output
+    assert "R_V = 3.1, 5800 K through A_BP, A_RP)" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["s.fits"]
     assert read_healpix(tmp_path / "s.fits").meta["extinction_band"] == "E(BP-RP)"
     refused = command(f"export {positive_run.path} --fits {tmp_path}/x --band A_G")

@@ -184,6 +184,78 @@ def test_the_band_of_answers_is_chosen(command, path, rows, tmp_path):
     )
 
 
+def test_several_bands_are_several_columns(command, path, rows, tmp_path):
+    line = f"query {path} {rows} {MAPPED} --declare-band A_V -o {tmp_path}"
+    bands = {"A_G": "A_G", "E(BP-RP)": "E_BP_RP", "A_V": "A_V"}
+    asked = " ".join(f"--band '{band}'" for band in bands)
+    for name, more in (("plain", ""), ("all", asked), ("once", "--band A_G --band AG")):
+        done = command(f"{line}/{name}.ecsv {more}")
+        assert done.exit_code == 0, done.output
+    plain, every, once = (
+        Table.read(tmp_path / f"{n}.ecsv") for n in ("plain", "all", "once")
+    )
+    assert every.meta["band"] == "A_G; E(BP-RP); A_V"
+    for band, word in bands.items():
+        for name in ("extinction_mean", "extinction_p16", "density_std"):
+            expected = factor("A_V", band) * plain[name][0]
+            assert every[f"{word}_{name}"][0] == pytest.approx(expected, rel=0.01)
+            assert band in every[f"{word}_{name}"].description
+    assert len(every.colnames) == len(plain.colnames) + 2 * (7 + 7)
+    # The same band twice is one.
+    assert once.colnames == plain.colnames and once.meta["band"] == "A_G"
+    assert "A_G_extinction_mean" in said(
+        command, f"query {path} --l 90 --b 5 --distance 200 --declare-band A_V {asked}"
+    )
+    place = f"query {path} --l 90 --b 5 --at-extinction 0.3 --declare-band A_V"
+    refused(command, f"{place} {asked}", "one --band")
+    # Of those that write one band, none is left out in silence.
+    for verb in (f"export {path} --zarr", f"ingest {rows} -o"):
+        refused(command, f"{verb} {tmp_path}/x.zarr {asked}", "one --band")
+
+
+def test_magnitudes_are_dereddened(command, path, rows, tmp_path):
+    line = f"query {path} {rows} {MAPPED} --declare-band A_V -o {tmp_path}/a.ecsv"
+    named = "--map G=magnitude:mag --map G_error=d"
+    done = command(f"{line} --deredden G --curve F99 {named} --band A_BP --prefix m_")
+    assert done.exit_code == 0, done.output
+    table = Table.read(tmp_path / "a.ecsv")
+    answer = open_map(path).extinction(ray_field.at(10, 5, 200))
+    ratio = factor("A_V", "A_G", curve="F99")
+    std = np.hypot(ratio * answer.std.value, 0.2)
+    for column, value in (("", 12 - ratio * answer.mean.value), ("_std", std)):
+        found = table[f"m_G_dereddened{column}"]
+        assert found[0] == pytest.approx(value, rel=2e-3) and found.unit == u.mag
+        # Without magnitude or distance, outside, without position.
+        assert not np.isfinite(
+            np.ma.filled(found.astype(float), np.nan)[[1, 2, 4]]
+        ).any()
+    assert "A_G" in table["m_G_dereddened"].description
+    # The extinctions have the band asked for.
+    ratio = factor("A_V", "A_BP", curve="F99")
+    assert table["m_extinction_mean"][0] == pytest.approx(
+        ratio * answer.mean.value, rel=2e-3
+    )
+    again = f"{line} --overwrite --deredden"
+    for wrong, text in (
+        ("G", "--map 'G=COLUMN'"),
+        ("G --map G=name", "no numbers in name"),
+        ("G --map G=magnitude:flux", "no numbers in magnitude:flux"),
+        ("Q --map Q=magnitude", "no band 'Q'"),
+        ("G --map G=magnitude --differential", "--deredden"),
+        ("G --map G=magnitude --at-extinction 0.3", "--deredden"),
+        ("G --map G=magnitude --mode percentile --pct 50", "--deredden"),
+    ):
+        refused(command, f"{again} {wrong}", text)
+    place = f"query {path} --l 1 --b 1 --distance 99 --declare-band A_V --deredden G"
+    refused(command, place, "goes with a table")
+    flux = Table({"l": [1.0], "b": [1.0], "distance": [99.0], "G": [5.0]})
+    for name, unit in (("l", "deg"), ("b", "deg"), ("distance", "pc"), ("G", "Jy")):
+        flux[name].unit = unit
+    flux.write(tmp_path / "flux.ecsv")
+    other = again.replace(str(rows), f"{tmp_path}/flux.ecsv").replace(MAPPED, "")
+    refused(command, f"{other} G", "Jy")
+
+
 def test_answers_replace_no_column(command, path, rows, tmp_path):
     first = tmp_path / "first.fits"
     assert command(f"query {path} {rows} {MAPPED} -o {first}").exit_code == 0
