@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 from astropy import units
-from scipy.constants import value
 
 from pipelines.base.errors import InputError
 
@@ -49,7 +48,7 @@ _PACKAGE = CURVES.pop("dust_extinction")
 CURVE = "G23"
 R_V = 3.1
 _RANGE = (1e-12, 5.0)  # of A_V [mag] in `factor_range`; the first is 0 in all digits
-_HC_K = 1e9 * value("second radiation constant")  # [nm K]
+_HC_K = 1.438776877e7  # second constant of radiation, h c / k [nm K], CODATA 2018
 _MOST_AV = 100.0  # nodes were compared with fine integrals so far: 0.06%, u(SDSS) 0.3%
 UNKNOWN = "as in the catalogue"
 _SEPARATOR = "; "
