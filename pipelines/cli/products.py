@@ -26,7 +26,6 @@ from pipelines.cli.reporting import (
     ONE_BAND,
     OUT,
     OVERWRITE,
-    Grouped,
     Parsed,
     band_options,
     output,
@@ -41,16 +40,7 @@ _PRODUCTS = [
 ]
 
 
-@click.command(
-    cls=Grouped,
-    groups={
-        "zarr": "Products",
-        "distances": "Extinctions on the sky",
-        "projection": "Images",
-        "box": "Densities",
-        "samples": "All of them",
-    },
-)
+@click.command()
 @click.argument("run", type=OUT)
 @together(*_PRODUCTS)
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
@@ -63,6 +53,8 @@ _PRODUCTS = [
 )
 @click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
+@ONE_BAND()
+@band_options
 @click.option(
     "--box",
     type=Parsed("box", parse_box),
@@ -72,8 +64,6 @@ _PRODUCTS = [
 @click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
 @click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
 @click.option("--samples", type=int, help="Posterior samples in the zarr store.")
-@ONE_BAND()
-@band_options
 @ESTIMATE
 @OVERWRITE
 @reporting

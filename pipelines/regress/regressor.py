@@ -252,9 +252,9 @@ class Regressor:
             say(f"{self.left_out_} of {len(whole)} rows lack a finite value: left out")
         self.repeated_ = 0
         if isinstance(functionals, PointValues):
-            kept = np.flatnonzero(whole)
-            points = functionals.points.numpy()[kept]
-            again = repeats(points, *(column[kept] for column in columns.values()))
+            kept, points = np.flatnonzero(whole), functionals.points.numpy()
+            together = np.column_stack([points, *columns.values()])[kept]
+            again = repeats(together, points.shape[1])
             whole[kept[again]], self.repeated_ = False, int(again.sum())
             if self.repeated_:
                 say(f"{self.repeated_:,} rows repeat others exactly: each counts once")

@@ -117,11 +117,8 @@ def read_rows(
             f"by column: {counts}): choose --inputs with fewer gaps"
         )
     left_out = int((~kept).sum())
-    x, others = (
-        np.stack([columns[name][kept] for name in names], axis=1)
-        for names in (inputs, reserved)
-    )
-    again = repeats(x, *others.T)
+    rows = np.stack([columns[name][kept] for name in (*inputs, *reserved)], axis=1)
+    again = repeats(rows, len(inputs))
     kept[np.flatnonzero(kept)[again]] = False
     if repeated := int(again.sum()):
         notes.append(f"{repeated:,} rows repeat others exactly: each counts once")
@@ -165,19 +162,20 @@ def read_rows(
     )
 
 
-def repeats(x: np.ndarray, y: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def repeats(rows: np.ndarray, inputs: int) -> np.ndarray:
     """Return a mask of rows that repeat an earlier one in every column.
 
     A copy would predict itself where scales and noise are learnt. None is a repeat
-    where neither the inputs x (N, D) nor the target y alone tell nine tenths of the
-    different rows apart: of so few values equal rows may be measurements of their own.
+    where neither the inputs, the first columns, nor the target after them tells nine
+    tenths of the different rows apart: of so few values equal rows may be measurements
+    of their own.
     """
-    rows = np.column_stack([x, y, *others])
     first = np.unique(rows, axis=0, return_index=True)[1]
     again = np.ones(len(rows), dtype=bool)
     again[first] = False
     if again.any():
-        values = max(len(np.unique(x, axis=0)), len(np.unique(y)))
+        parts = rows[:, :inputs], rows[:, inputs]
+        values = max(len(np.unique(part, axis=0)) for part in parts)
         again &= values > 0.9 * len(first)
     return again
 

@@ -71,7 +71,7 @@ def test_help_of_a_verb_gives_a_purpose_to_it_and_to_every_option(command, verb)
         assert said.count("default:") <= 1, said
 
 
-@pytest.mark.parametrize(("verb", "headings"), [("query", 5), ("export", 5)])
+@pytest.mark.parametrize(("verb", "headings"), [("query", 5)])
 def test_many_options_stand_under_headings_each_once(command, verb, headings):
     _, *parts = re.split(r"\n(?=\S.*:\n  )", command(f"{verb} --help").output)
     assert len(parts) >= headings
