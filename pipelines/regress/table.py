@@ -167,8 +167,8 @@ def repeats(rows: np.ndarray, inputs: int) -> np.ndarray:
 
     A copy would predict itself where scales and noise are learnt. None is a repeat
     where neither the inputs, the first columns, nor the target after them tells nine
-    tenths of the different rows apart: of so few values equal rows may be measurements
-    of their own.
+    tenths of the different rows apart, or each stands for ten on average: of so few
+    values equal rows may be measurements of their own.
     """
     first = np.unique(rows, axis=0, return_index=True)[1]
     again = np.ones(len(rows), dtype=bool)
@@ -176,7 +176,7 @@ def repeats(rows: np.ndarray, inputs: int) -> np.ndarray:
     if again.any():
         parts = rows[:, :inputs], rows[:, inputs]
         values = max(len(np.unique(part, axis=0)) for part in parts)
-        again &= values > 0.9 * len(first)
+        again &= values > 0.9 * len(first) > 0.09 * len(rows)
     return again
 
 
