@@ -23,7 +23,6 @@ from pipelines.formats.citation import PROGRAM
 from pipelines.maps.answers import PRIOR_SHARE
 from pipelines.maps.places import unmasked
 from pipelines.query.map import DustMap
-from pipelines.query.mixture import averaged
 from pipelines.storage.atomic import check_output
 
 if TYPE_CHECKING:
@@ -111,6 +110,9 @@ def ask(
     else:
         moments = _moments(dust, some, options)
         if rows is not None and rows.errors is not None:
+            # A query of one place starts without SciPy.
+            from pipelines.query.mixture import averaged
+
             moments = averaged(dust, some, rows.errors[known], moments)
         for what, (parts, _) in moments.items():
             found |= {f"{what}_{kind}": part for kind, part in parts.items()}

@@ -62,7 +62,12 @@ class TargetTable:
         distance: bool = True,
     ) -> None:
         self._sources = [open_source(file) for file in find_files(path)]
-        self._mapped = parse_mappings(mappings)
+        self._mapped = {
+            name: origin
+            for name, origin in parse_mappings(mappings).items()
+            # Directions need no distance.
+            if distance or not name.startswith(("distance", "parallax"))
+        }
         self._preset = None if preset is None else load_preset(preset)
         self._distance = distance
         first = self._sources[0]

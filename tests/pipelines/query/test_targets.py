@@ -13,7 +13,7 @@ from pipelines.api import predict
 from pipelines.base.errors import InputError
 from pipelines.query import mixture, open_map
 from pipelines.query.table import QueryOptions, ask
-from pipelines.query.targets import TargetTable
+from pipelines.query.targets import Targets, TargetTable
 
 GAIA = "parallax={}-gaia_zero_point(g,nu,pc,lat,solved):mas"
 
@@ -154,7 +154,12 @@ def test_an_exact_distance_changes_nothing_and_an_uncertain_one_widens(path):
         ray_field.at([30, 80, 200], [5, 10, -5], [200.0, 150, 470]),
     )
     asked = {
-        error: ask(dust, here, QueryOptions(), np.full(3, error))
+        error: ask(
+            dust,
+            here,
+            QueryOptions(),
+            Targets(coords=here, columns={}, errors=np.full(3, error)),
+        )
         for error in (0.0, 40.0)
     }
     plain = ask(dust, here, QueryOptions())
