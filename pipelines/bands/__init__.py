@@ -33,14 +33,19 @@ from astropy import units
 from pipelines.base.errors import InputError
 
 _FILES = importlib.resources.files("pipelines.bands")
-# Scales are A_V in units of each, title and references; curves have the latter two.
-_PASSBANDS, CURVES, SCALES = (
-    tomllib.loads((_FILES / f"{name}.toml").read_text("utf-8"))
-    for name in ("passbands", "curves", "scales")
-)
+
+
+def _read(name: str) -> dict[str, dict[str, Any]]:
+    return tomllib.loads((_FILES / f"{name}.toml").read_text("utf-8"))
+
+
+CURVES = _read("curves")
+"""Title and references of the curves."""
+SCALES = _read("scales")
+"""Scales of reddening: A_V in units of each, title and references."""
 PASSBANDS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
     key: (origin, np.array(rule[0]), np.array(rule[1]))
-    for origin, published in _PASSBANDS.items()
+    for origin, published in _read("passbands").items()
     for key, rule in published.items()
 }
 """Origin, nodes [nm] and weights of each passband."""

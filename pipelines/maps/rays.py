@@ -111,19 +111,25 @@ class PixelRays:
 
         A rising curve may have any value between those at the distances around. If all
         are as likely, the variance is a twelfth of the squared step in its middle; a
-        share t of the step has t (1 − t) / 3 of it. Quantiles move from the median.
+        share t of the step has t (1 − t) / 3 of it. Quantiles become those of the
+        log-normal distribution of this std and the same mean, if they were of one.
         """
         step = np.searchsorted(self.distance[:-1], places.distance)
         near, far = self.nodes[step], self.nodes[step + 1]
         share = np.clip((places.distance - near) / (far - near), 0.0, 1.0)
         low, high = (self.at(("mean",), places.at(end))["mean"] for end in (near, far))
-        held = self.at({"std", "p50"} & {*self.arrays}, places)
+        held = self.at({"mean", "std", "p50"} & {*self.arrays}, places)
         std = np.hypot(held["std"], np.sqrt(share * (1 - share) / 3) * (high - low))
-        grown = std / np.where(held["std"] > 0, held["std"], 1.0)
-        wider = {"std": std, "mean": found.get("mean"), "p50": held.get("p50")}
-        for name in found.keys() - wider.keys():
-            middle = np.where(held["p50"] > 0, held["p50"], 1.0)
-            wider[name] = held["p50"] * (found[name] / middle) ** grown
+        wider = {"std": std, "mean": held["mean"]}
+        if "p50" in held:
+            mean, middle = (
+                np.where(held[n] > 0, held[n], 1.0) for n in ("mean", "p50")
+            )
+            before, after = (np.log1p((s / mean) ** 2) for s in (held["std"], std))
+            grown = np.sqrt(after / np.where(before > 0, before, 1.0))
+            centre = held["p50"] * np.exp((before - after) / 2)
+            for name in found.keys() - wider.keys():
+                wider[name] = centre * (found[name] / middle) ** grown
         return {name: wider[name] for name in found}
 
     def crossings(

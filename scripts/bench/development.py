@@ -1,7 +1,7 @@
 """The map by its defaults on the development sets, beside what needs no map.
 
 Every set is split once; `dustmap.fit` sees the training rows with the settings that a
-user has to give, and predicts the others. The baseline is `pipelines.run.baseline` from
+user has to give, and predicts the others. The baseline is `pipelines.run.kriged` from
 the same training rows. Where the truth is known, noise-free extinctions and densities
 at the true places are judged; else observed extinctions with all their noise. All
 figures are of held-out stars inside the box.

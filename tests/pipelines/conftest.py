@@ -22,7 +22,7 @@ from pipelines.cubes.sky import SkyMaps
 from pipelines.fit import FitReport, fit
 from pipelines.maps.sky import integrated
 from pipelines.model.plan import Plan
-from pipelines.run import baseline
+from pipelines.run import kriged
 from pipelines.run.folder import Run, read_run
 
 mpl.use("Agg")
@@ -160,7 +160,7 @@ def svi_run(shared: Shared) -> Run:
 @pytest.fixture(scope="module")
 def one_baseline() -> Iterator[None]:
     """The kriging of a run is learnt once: most of the time of a comparison."""
-    learn, kept = baseline.learn_baseline, {}
+    learn, kept = kriged.learn_baseline, {}
 
     def once(train: Stars, *given: Any) -> Any:
         key = train.distance.tobytes()
@@ -168,7 +168,7 @@ def one_baseline() -> Iterator[None]:
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "learn_baseline", once)
+        patch.setattr(kriged, "learn_baseline", once)
         yield
 
 
