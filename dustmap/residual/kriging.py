@@ -448,7 +448,8 @@ def _solve_each(first, last, covariance, noise, right, found):
             matrix[i, i] += noise[m, i]
         if _factorise(matrix):
             for r in range(len(right[m])):
-                found[m, r] = right[m, r]
+                for i in range(len(matrix)):
+                    found[m, r, i] = right[m, r, i]
                 _solve(matrix, found[m, r])
 
 
@@ -500,7 +501,8 @@ def _predict(first, last, given, places, neighbours, tables, blocks, moments):
                     own[0] = tables[3][2][1, int(place[0, LEVEL])]
                 else:
                     _to_place(place, rows, parts, tables, found, own)
-                across[:, p] = found
+                for i in range(size):
+                    across[i, p] = found[i]
                 variance[some[p]] = own[0]
             _whiten_columns(matrix, across, len(some))
             for p in range(len(some)):
@@ -528,7 +530,8 @@ def _tabulate(first, last, rays, places, neighbours, tables, among, across, prio
             for j in range(i + 1):
                 among[m, i, j] = among[m, j, i] = found[j]
         _to_place(places[m : m + 1], rows, parts, tables, found, prior[m : m + 1])
-        across[m] = found
+        for i in range(size):
+            across[m, i] = found[i]
 
 
 @compiled
@@ -538,7 +541,9 @@ def _solve_weighed(first, last, among, across, weights, noise, near, solved, pro
     matrix, product = np.empty((size, size)), np.empty(size)
     for m in range(first, last):
         a, b = solved[0, m], solved[1, m]
-        matrix[:], a[:], b[:] = 0.0, 0.0, near[m]
+        matrix[:], a[:] = 0.0, 0.0
+        for i in range(size):
+            b[i] = near[m, i]
         for s in range(scales):
             weight = weights[s]
             for i in range(size):
