@@ -21,8 +21,6 @@ from pipelines.catalog.units import kind_of
 from pipelines.maps.places import coordinates
 
 _is_error = re.compile("_(error|lower|upper)$").search
-# Faults of errors, which make a query wrong; other rows have no answer.
-_WRONG = r"(error|lower|upper) negative|_lower >"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +121,16 @@ def _located(
     first, has_errors = next(iter(values.values())), any(map(_is_error, values))
     if "parallax" in values:
         values.setdefault("parallax_error", np.zeros_like(first))
-    tally = Tally(kept=np.ones(len(first), dtype=bool))
     with np.errstate(all="ignore"):
-        check_quantities(tally, values, 0.0)
-    wrong = [f"{n} rows: {w}" for w, n in tally.faults.items() if re.search(_WRONG, w)]
-    if wrong:
-        raise InputError(f"{source}, {'; '.join(wrong)}: leave unknown errors empty")
+        check_quantities(Tally(kept=np.ones(len(first), dtype=bool)), values, 0.0)
+    # Rows without a distance have no answer, negative errors a wrong one. Bounds that
+    # are interchanged make the error of the distance negative.
+    for name in (name for name in values if "_error" in name):
+        if count := int(((values[name] < 0) & (values["distance"] > 0)).sum()):
+            raise InputError(
+                f"{source}, {count} rows: {name} negative, or bounds interchanged: "
+                "leave unknown errors empty"
+            )
     if "parallax" in values:
         values["distance"][~(values["parallax"] > 0)] = np.nan
     angles = ("l", "b") if "l" in values else ("ra", "dec")
