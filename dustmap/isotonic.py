@@ -70,8 +70,14 @@ class Ranked:
 
     def quantiles(self, probabilities: list[float] | np.ndarray) -> list[Numbers]:
         """Return a quantile of every distribution for each probability."""
-        shape = self.values.shape[1:]
-        return [self.at(np.full((1, *shape), ndtri(p)))[0] for p in probabilities]
+        found = []
+        for deviate in np.clip(ndtri(probabilities), RANKS[0], RANKS[-1]):
+            place = (deviate - RANKS[0]) / _APART
+            lower = min(int(place), len(RANKS) - 2)
+            low, high = self.values[lower : lower + 2]
+            ratio = high / np.where(low > 0, low, 1.0)
+            found.append(low * ratio ** (place - lower))
+        return found
 
     def at(self, deviates: Float[np.ndarray, "s *n"]) -> Float[np.ndarray, "s *n"]:
         """Return values at normal deviates, s of every distribution."""
@@ -95,6 +101,15 @@ class Ranked:
         for rank, value in enumerate(self.values):
             found += shares[:, rank].reshape(-1, *[1] * value.ndim) * value
         return np.take_along_axis(found, order, axis=0)
+
+
+def normal_samples(count: int) -> Float[np.ndarray, " s"]:
+    """Return normal deviates in the middles of parts of equal probability.
+
+    Their mean is zero, and their standard deviation (``ddof=1``) one.
+    """
+    deviates = ndtri((np.arange(count) + 0.5) / count)
+    return deviates / deviates.std(ddof=1)
 
 
 @cache

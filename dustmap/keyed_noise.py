@@ -7,16 +7,17 @@ sum as the key, pair 1 of seed 0 would be pair 0 of seed 1.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from scipy.special import ndtri
-from torch import Tensor
 
-from dustmap.shapes import Draws
+if TYPE_CHECKING:
+    import torch
 
-Keys = Int[Tensor, "n k"]
+Keys = Int[np.ndarray, "n k"]
+Draws = Float[np.ndarray, "s n"]
 # The increment of SplitMix64 (Steele, Lea & Flood 2014, OOPSLA '14).
 _STEP = 0x9E3779B97F4A7C15
 
@@ -45,6 +46,8 @@ def torch_stream(seed: int, purpose: Purpose, number: int = 0) -> torch.Generato
 
     Its own ``manual_seed`` keeps 32 bits of a seed.
     """
+    import torch
+
     generator = torch.Generator()
     state = generator.get_state()
     words = stream(seed, purpose, number).integers(2**32, size=624)
@@ -61,19 +64,18 @@ def keyed_uniforms(keys: Keys, count: int, seed: int, purpose: Purpose) -> Draws
     """
     first = _mixed(np.array([seed], dtype=np.uint64)) ^ np.uint64(purpose)
     state = np.repeat(_mixed(first), len(keys))
-    for column in keys.numpy().astype(np.int64).T:
+    for column in keys.astype(np.int64).T:
         state = _mixed(state ^ column.view(np.uint64))
-    found = torch.empty(count, len(keys), dtype=torch.float64)
+    draws = np.empty((count, len(keys)))
     for row in range(count):
         bits = _mixed(state + np.uint64(row * _STEP % 2**64))
-        uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        found[row] = torch.from_numpy(uniform)
-    return found
+        draws[row] = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return draws
 
 
 def keyed_normals(keys: Keys, count: int, seed: int, purpose: Purpose) -> Draws:
     """Draw standard normals, the deviates of `keyed_uniforms`."""
-    return torch.from_numpy(ndtri(keyed_uniforms(keys, count, seed, purpose).numpy()))
+    return ndtri(keyed_uniforms(keys, count, seed, purpose))
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:

@@ -154,7 +154,9 @@ class MonteCarlo:
         least = torch.finfo(torch.float32).tiny
         parts = (ends / size.clamp_min(least)).mul(1e8).round().long()
         keys = torch.cat([size.view(torch.int32).long(), parts], dim=1)
-        drawn = keyed_uniforms(keys, self.count, self.seed, Purpose.NODES)
+        drawn = torch.from_numpy(
+            keyed_uniforms(keys.numpy(), self.count, self.seed, Purpose.NODES)
+        )
         rows = torch.arange(len(ends)).repeat_interleave(self.count)
         weights = torch.full_like(drawn.view(-1), 1.0 / self.count)
         return rows, drawn.mT.reshape(-1), weights

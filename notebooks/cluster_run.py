@@ -35,7 +35,6 @@ import psutil
 
 import dustmap
 from pipelines.figures.box import face_on
-from pipelines.maps.density import map_cube
 from pipelines.run.folder import read_run
 from pipelines.run.status import describe, status_of
 from pipelines.saving.state_file import read_state
@@ -189,9 +188,7 @@ plt.show()
 # The map.
 
 # %%
-run = read_run(folder / "run")
-cube = map_cube(run)
-face_on(cube)
+face_on(dustmap.open_map(folder / "run").cube)
 
 # %%
 summary = json.loads((folder / "run" / "run.json").read_text())["summary"]

@@ -31,11 +31,8 @@ from astropy.coordinates import SkyCoord
 
 import dustmap
 from pipelines.bands import conversion
-from pipelines.formats.zarr import read_zarr, write_zarr
+from pipelines.formats.zarr import read_zarr
 from pipelines.cubes.cube import truth_extinction
-from pipelines.maps.density import map_cube
-from pipelines.maps.sky import integrated
-from pipelines.run.folder import read_run
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 plt.rcParams.update(
@@ -73,17 +70,15 @@ settings = {
     "inference.samples": 16,
 }
 dustmap.fit(folder / "stars.parquet", output=folder / "run", settings=settings)
-run = read_run(folder / "run")
-write_zarr(folder / "map.zarr", map_cube(run), integrated(run, nside=16))
 
 # %% [markdown]
 # ## Open a map
 #
-# A map store (or a run folder). Only the chunks around the coordinates are read. The
+# A run folder (or its `map.zarr`). Only the chunks around the coordinates are read. The
 # mock galaxy's band is arbitrary; we take it for $A_V$.
 
 # %%
-dust = dustmap.open_map(folder / "map.zarr")
+dust = dustmap.open_map(folder / "run")
 print("band of the map:", dust.band)
 here = SkyCoord(
     l=[0, 90, 180, 270] * u.deg, b=0 * u.deg, distance=400 * u.pc, frame="galactic"

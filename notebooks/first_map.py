@@ -38,13 +38,11 @@ import numpy as np
 
 import dustmap
 from pipelines.catalog.schema import read_table
-from pipelines.figures.box import density_slice, face_on
+from pipelines.figures.box import density_slice
 from pipelines.figures.sightlines import lines_of_sight
 from pipelines.formats.zarr import read_zarr, write_zarr
 from pipelines.cubes.cube import truth_extinction
 from pipelines.cubes.sky import LineOfSight
-from pipelines.maps.density import columns, map_cube
-from pipelines.maps.sky import lines_of_sight as find_lines
 from pipelines.run.folder import read_run
 
 folder = Path(tempfile.mkdtemp(prefix="first-map-"))
@@ -112,8 +110,9 @@ print(f"mean: {run.plan.mean}")
 # hatched there, and sets no colours.
 
 # %%
-cube = map_cube(run)
-face_on(cube, columns(run, "z"))
+dust = dustmap.open_map(folder / "run")
+cube = dust.cube
+dust.plot("face-on")
 
 # %% [markdown]
 # The mean density in the plane, beside the truth.
@@ -141,7 +140,7 @@ def with_truth(line: LineOfSight) -> LineOfSight:
 
 
 directions = [(0.0, 0.0), (90.0, 0.0), (180.0, 0.0), (270.0, 0.0)]
-lines_of_sight([with_truth(line) for line in find_lines(run, directions)])
+lines_of_sight([with_truth(line) for line in dust.answers.lines(directions)])
 
 # %% [markdown]
 # ## Check the map

@@ -176,12 +176,13 @@ def predict(
     stars: Any,
     *,
     mappings: Sequence[str] = (),
-    estimate: str | None = None,
     outside: str = "nan",
     band: str | Sequence[str] = (),
     deredden: Sequence[str] = (),
 ) -> QTable:
     """Extinction and density of a run at coordinates or at the rows of a table.
+
+    Values are those at the places themselves, where `DustMap.query` interpolates.
 
     Parameters
     ----------
@@ -191,8 +192,6 @@ def predict(
         Which columns of a table are ``l`` and ``b`` or ``ra`` and ``dec``, and
         ``distance``: ``["l=glon:deg", "distance=d:kpc"]``. Results are averaged over
         errors of distances that are mapped, ``distance_error=e_d:pc``.
-    estimate
-        ``map`` for extinctions of the map without kriging (`DustMap.query`).
     outside
         ``prior`` to go on with the prior outside the box
         (`DustMap.with_outside`).
@@ -208,11 +207,10 @@ def predict(
     ``inside`` among them; NaN outside the box, except with its prior.
     """
     from pipelines.bands import conversion, source_band
-    from pipelines.maps.opening import open_run
+    from pipelines.query.exact import open_exactly
     from pipelines.query.table import QueryOptions, ask, with_magnitudes
 
-    dust = DustMap(answers=open_run(path_of(run))).estimated(estimate)
-    dust = dust.with_outside(outside)
+    dust = DustMap(answers=open_exactly(path_of(run))).with_outside(outside)
     bands = [band] if isinstance(band, str) else band
     changes = [conversion(source_band(dust.band), name) for name in bands]
     if isinstance(stars, SkyCoord):

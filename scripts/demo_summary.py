@@ -37,7 +37,7 @@ def main() -> None:
         peak = run["summary"]["peak_memory_bytes"] / 2**30
         lines.append(f"{arguments.seconds:.0f} s in all, {peak:.2f} GiB at the peak")
     lines.append(
-        f"files: {folder}/map.html figures/*.png run/ and in it map.zarr, "
+        f"files: {folder}/map.html figures/*.png run/ and in it map.zarr; "
         "map.fits, map.healpix.fits"
     )
     print("\n".join(["", "== the map against the truth", *lines]))

@@ -31,9 +31,8 @@ dustmap ingest "$folder/clusters.parquet" "$folder/gaia.parquet" \
   -o "$folder/stars.parquet" --overwrite
 dustmap fit "$folder/stars.parquet" -o "$folder/run" -c "$root/scripts/real_map.toml" \
   --overwrite ${overrides[@]+"${overrides[@]}"}
-# Figures and the page take exports that lie in the run's folder.
-dustmap export "$folder/run" --zarr "$folder/run/map.zarr" \
-  --fits "$folder/run/map.fits" --healpix "$folder/run/map.healpix.fits" --overwrite
+dustmap export "$folder/run" --fits "$folder/map.fits" \
+  --healpix "$folder/map.healpix.fits" --overwrite
 dustmap plot "$folder/run" -o "$folder/figures"
 # Orion A, Cygnus X, the Aquila rift and Taurus.
 dustmap plot "$folder/run" -o "$folder/figures/clouds" --kind los --direction 210.1,-19.3 \

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 
 
 def compiled(function: Callable, **options: Any) -> Callable:
@@ -81,11 +81,14 @@ def _say_uncached() -> None:
 
 
 def thread_count(operations: float) -> int:
-    """Return torch's number of threads, or one for few multiplications.
+    """Return the number of threads, torch's if it is loaded; one for few operations.
 
     A hand-over to a thread takes as long as 2^15 multiplications, about 30 µs.
     """
-    return torch.get_num_threads() if operations > 2**15 else 1
+    if operations <= 2**15:
+        return 1
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else os.cpu_count() or 1
 
 
 def in_parallel(task: Callable[[int], None], count: int) -> None:
@@ -124,7 +127,8 @@ def _after_fork() -> None:
     # A forked child has none of its parent's threads. OpenMP waits for them for ever,
     # unless it is told that there is one thread.
     _pool.cache_clear()
-    torch.set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):

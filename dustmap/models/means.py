@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -116,13 +115,3 @@ class ExponentialDisc(Mean):
         height = x[:, 2].abs() / self.scale_height
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * torch.exp(-height - beyond)
-
-    def ends(self, directions: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, " n"]:
-        """Return distances beyond which ``μ`` is below ``e^{−20}`` of `value`.
-
-        There ``R ≥ s cos b − R_0``.
-        """
-        sine = np.abs(directions[:, 2])
-        cosine = np.linalg.norm(directions[:, :2], axis=1)
-        rate = sine / self.scale_height + cosine / self.scale_length
-        return (20 + 2 * self.centre_distance / self.scale_length) / rate

@@ -16,58 +16,117 @@ exponential disc: the bend of R is negligible over a correlation length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
-from dustmap.kernels import Radial
 from dustmap.memory import row_blocks
-from dustmap.models.means import ExponentialDisc
-from dustmap.whitening.bands import band_covariance, correlated_to
+
+if TYPE_CHECKING:
+    from dustmap.kernels import Radial
+    from dustmap.models.means import ExponentialDisc
 
 # Nodes of each half of a ray.
 _NODES = 32
 # Covariance over k(0) at which the integral over separations ends.
 _NEGLIGIBLE = 1e-6
-# Separations in its table.
-_SEPARATIONS = 4000
+# Separations in its table, and steps of the sum between two of them.
+_SEPARATIONS = 200
+_FINE = 20
 
 Rays = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriorIntegrals:
-    """A prior of the density: its ``mean``, and the ``kernel`` of it or its logarithm.
+    """A prior of the density, log-normal if ``positive``, else normal.
 
-    The density is log-normal if ``positive``, else normal.
+    The mean is ``value`` at the Sun, in an exponential disc with ``scale_height`` and
+    ``scale_length``, whose centre is ``centre_distance`` away [pc]. ``variance`` is
+    that of the density or its logarithm, ``lengthscale`` is by axis [pc], and ``sums``
+    are C up to ``separations`` [lengthscales]. All numbers are plain: `as_dict`.
     """
 
-    mean: ExponentialDisc
-    kernel: Radial
     positive: bool
+    value: float
+    scale_height: float
+    scale_length: float
+    centre_distance: float
+    variance: float
+    lengthscale: tuple[float, ...]
+    separations: tuple[float, ...]
+    sums: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, mean: ExponentialDisc, kernel: Radial, *, positive: bool
+    ) -> PriorIntegrals:
+        """Return the prior with a mean and the covariance of the density or its log."""
+        import torch
+
+        from dustmap.whitening.bands import band_covariance, correlated_to
+
+        last = correlated_to(kernel, _NEGLIGIBLE)
+        steps = torch.linspace(0, 1, _SEPARATIONS * _FINE + 1, dtype=torch.float64)
+        # Rough kernels are steep at r = 0.
+        r = last * steps**2
+        if kernel.bend:
+            covariance = band_covariance(kernel, 0.0, np.inf, r)
+        else:
+            covariance = kernel.variance * kernel.radial(r)
+        value = torch.expm1(covariance) if positive else covariance
+        both = np.append(0.0, 2 * torch.cumulative_trapezoid(value, r).numpy())
+        return cls(
+            positive=positive,
+            **asdict(mean),
+            variance=float(kernel.variance),
+            lengthscale=tuple(kernel.lengthscale.tolist()),
+            separations=tuple(r.numpy()[::_FINE].tolist()),
+            sums=tuple(both[::_FINE].tolist()),
+        )
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> PriorIntegrals:
+        """Read what `as_dict` gave."""
+        held: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in plain.items()
+        }
+        return cls(**held)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them, with seven digits in the table."""
+        table = {
+            name: [float(f"{x:.7g}") for x in getattr(self, name)]
+            for name in ("separations", "sums")
+        }
+        return {**asdict(self), **table}
 
     def scaled(self, factor: float) -> PriorIntegrals:
         """Return the prior of the density times a factor."""
-        mean = replace(self.mean, value=factor * self.mean.value)
-        variance = self.kernel.variance * (1 if self.positive else factor**2)
-        kernel = self.kernel.with_parameters({"variance": variance})
-        return replace(self, mean=mean, kernel=kernel)
+        changed = replace(self, value=factor * self.value)
+        if self.positive:
+            return changed
+        sums = tuple(factor**2 * each for each in self.sums)
+        return replace(changed, variance=factor**2 * self.variance, sums=sums)
 
-    @cached_property
-    def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scaled distances r, and C up to each; rough kernels are steep at r = 0."""
-        last = correlated_to(self.kernel, _NEGLIGIBLE)
-        r = last * torch.linspace(0, 1, _SEPARATIONS, dtype=torch.float64) ** 2
-        if self.kernel.bend:
-            covariance = band_covariance(self.kernel, 0.0, np.inf, r)
-        else:
-            covariance = self.kernel.variance * self.kernel.radial(r)
-        value = torch.expm1(covariance) if self.positive else covariance
-        both = 2 * torch.cumulative_trapezoid(value, r)
-        return r.numpy(), np.append(0.0, both.numpy())
+    def mean(self, places: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n"]:
+        """Return the mean density at places [pc]."""
+        x, y, z = np.moveaxis(places, -1, 0)
+        radius = np.hypot(x - self.centre_distance, y)
+        beyond = (radius - self.centre_distance) / self.scale_length
+        return self.value * np.exp(-np.abs(z) / self.scale_height - beyond)
+
+    def _ends(self, directions: Float[np.ndarray, "n 3"]) -> Rays:
+        """Return distances beyond which the mean is below ``e^{−20}`` of ``value``.
+
+        There ``R ≥ s cos b − R_0``.
+        """
+        cosine = np.linalg.norm(directions[:, :2], axis=1)
+        rate = np.abs(directions[:, 2]) / self.scale_height + cosine / self.scale_length
+        return (20 + 2 * self.centre_distance / self.scale_length) / rate
 
     def moments(
         self, directions: Float[np.ndarray, "n 3"], starts: Rays, ends: Rays
@@ -80,7 +139,7 @@ class PriorIntegrals:
         Raises `ValueError` if an integral to infinity diverges.
         """
         # The variance of a normal density is the same everywhere.
-        last = self.mean.ends(directions) if self.positive else np.inf
+        last = self._ends(directions) if self.positive else np.inf
         far = np.maximum(np.minimum(ends, last), starts)
         if np.isinf(far).any():
             raise ValueError(
@@ -91,20 +150,19 @@ class PriorIntegrals:
         x, w = (x + 1) / 2, w / 2
         near = np.concatenate([x**2 / 2, 1 - x[::-1] ** 2 / 2])
         weight = np.concatenate([w * x, (w * x)[::-1]])
-        scale = self.kernel.lengthscale.numpy()
+        scale = np.array(self.lengthscale)
         found = np.zeros((2, len(far)))
         # Three coordinates and five numbers at each node.
         for rows in row_blocks(len(far), 64 * len(near)):
             length = far[rows] - starts[rows]
             along, towards = length[:, None] * near, directions[rows]
             places = (starts[rows, None] + along)[..., None] * towards[:, None]
-            mean = self.mean(torch.from_numpy(places.reshape(-1, 3))).numpy()
-            mean = mean.reshape(along.shape)
+            mean = self.mean(places)
             density = mean**2 if self.positive else np.ones_like(mean)
             # Lengthscales to a parsec.
             rate = np.linalg.norm(towards / scale, axis=1)[:, None]
             apart = 2 * rate * np.minimum(along, length[:, None] - along)
-            within = np.interp(apart, *self._table) / rate
+            within = np.interp(apart, self.separations, self.sums) / rate
             # No products of BLAS, whose bits may depend on the number of rays.
             found[0, rows] = length * (mean * weight).sum(axis=1)
             found[1, rows] = length * (density * within * weight).sum(axis=1)
@@ -112,8 +170,7 @@ class PriorIntegrals:
 
     def at(self, places: Float[np.ndarray, "n 3"]) -> tuple[Rays, Rays]:
         """Return mean and variance of the density at places."""
-        mean = self.mean(torch.from_numpy(places)).numpy()
-        power = float(self.kernel.variance)
+        mean = self.mean(places)
         if self.positive:
-            return mean, mean**2 * np.expm1(power)
-        return mean, np.full_like(mean, power)
+            return mean, mean**2 * np.expm1(self.variance)
+        return mean, np.full_like(mean, self.variance)

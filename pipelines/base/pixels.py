@@ -20,6 +20,13 @@ def nside_of(pixels: int) -> int | None:
     return nside if is_power and 12 * nside**2 == pixels else None
 
 
+def pixel_directions(nside: int) -> Float[np.ndarray, "n 3"]:
+    """Return unit vectors to the centres of all pixels."""
+    import healpy
+
+    return np.stack(healpy.pix2vec(nside, np.arange(12 * nside**2), nest=True), axis=-1)
+
+
 def pixel_of(
     nside: int, lon: Float[np.ndarray, " n"], lat: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " n"]:

@@ -37,6 +37,22 @@ def summaries(moments: Moments | Ranked, *, quantiles: bool | None = None) -> di
     return {name: np.asarray(values) for name, values in found.items()}
 
 
+def quantile(
+    mean: np.ndarray, std: np.ndarray, probability: float, *, positive: bool
+) -> np.ndarray:
+    r"""Return a quantile of normal or, if ``positive``, log-normal distributions.
+
+    With :math:`σ^2 = ln(1 + std^2 / mean^2)` a log-normal quantile is
+    :math:`mean exp(σ z_p - σ^2 / 2)`.
+    """
+    from scipy.special import ndtri
+
+    if not positive:
+        return mean + ndtri(probability) * std
+    variance = np.log1p((std / np.where(mean > 0, mean, 1.0)) ** 2)
+    return mean * np.exp(ndtri(probability) * np.sqrt(variance) - variance / 2)
+
+
 def interpolated_quantile(
     arrays: Mapping[str, np.ndarray], probability: float
 ) -> np.ndarray:

@@ -228,7 +228,7 @@ def partitions(folder: Path) -> list[Path]:
     """
     files = [file for file in visible_files(folder) if file.suffix == ".parquet"]
     if any((folder / name).exists() for name in (PROVENANCE, MANIFEST, MARKER)):
-        listed = check_manifest(folder, allow_extra=True, hashes=False)
+        listed = check_manifest(folder, allow_extra=True, hashed=())
         names = [file.relative_to(folder).as_posix() for file in files]
         if extra := [name for name in names if name not in listed]:
             raise InputError(

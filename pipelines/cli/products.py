@@ -18,7 +18,6 @@ from pipelines.cli.reporting import (
     ANGLES,
     DIRECTION,
     DUSTMAPS_GIVES,
-    ESTIMATE,
     FACTOR,
     LENGTH,
     LENGTHS,
@@ -41,17 +40,17 @@ _PRODUCTS = [
 
 
 @click.command()
-@click.argument("run", type=OUT)
+@click.argument("source", metavar="RUN_OR_MAP", type=OUT)
 @together(*_PRODUCTS)
 @click.option("--distances", type=LENGTHS, help="Distances of HEALPix maps and images.")
-@click.option("--nside", type=int, help="Resolution of all HEALPix products.")
+@click.option("--nside", type=int, help="Resolution of HEALPix maps.")
 @click.option("--ordering", type=click.Choice(["nested", "ring"]), help="Of pixels.")
 @click.option("--projection", help="Of images: CAR, ZEA, TAN, AIT, ...  [default: CAR]")
 @click.option("--center", "centre", type=DIRECTION, help="Of images.  [default: 0,0]")
 @click.option(
     "--field", "size", type=ANGLES, help="Of images: the whole sky, or 20,20."
 )
-@click.option("--pixel", type=ANGLE, help="Side of their pixels.  [default: 0.5]")
+@click.option("--pixel", type=ANGLE, help="Side of their pixels, the map's or wider.")
 @click.option("--header", type=OUT, help="FITS file or cards, instead of all four.")
 @ONE_BAND()
 @band_options
@@ -62,17 +61,15 @@ _PRODUCTS = [
     help="Only the density in this box [pc]; of the zarr extinctions to its corners.",
 )
 @click.option("--sphere", type=LENGTH, help="Only the density within this distance.")
-@click.option("--spacing", type=LENGTH, help="Size of the density's cells.")
-@click.option("--samples", type=int, help="Posterior samples in the zarr store.")
-@ESTIMATE
+@click.option("--spacing", type=LENGTH, help="Wider cells of the density.")
 @OVERWRITE
 @reporting
-def export(run: Path, overwrite: bool, **chosen: Any) -> None:
-    """Write the map of RUN, with citations.
+def export(source: Path, overwrite: bool, **chosen: Any) -> None:
+    """Write the map of a run or a map store in other formats, with citations.
 
-    By default map.zarr, map.fits and map.healpix.fits are written into RUN.
+    By default map.fits and map.healpix.fits are written beside map.zarr.
     """
-    from pipelines.export.exporters import export_run
+    from pipelines.export.exporters import export as export_map
     from pipelines.formats.images import Field
 
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -84,7 +81,7 @@ def export(run: Path, overwrite: bool, **chosen: Any) -> None:
             "--header gives projection, center, field and pixels: drop these"
         )
     options = ExportOptions(field=Field(**view) if view else None, **chosen)
-    done = export_run(run, targets, options, overwrite=overwrite)
+    done = export_map(source, targets, options, overwrite=overwrite)
     if done.change is not None:
         click.echo(done.change.summary(), err=True)
     for note in done.notes:
@@ -171,7 +168,6 @@ def plot(
     "--serve", is_flag=True, help="Serve the page here, with curves of any direction."
 )
 @click.option("--port", type=int, default=8765, help="Of --serve; 0 is any free one.")
-@ESTIMATE
 @OVERWRITE
 @reporting
 def view(
@@ -180,7 +176,6 @@ def view(
     serve: bool,
     port: int,
     stars: Path | None,
-    estimate: str | None,
     overwrite: bool,
 ) -> None:
     """Write RUN_OR_MAP as one HTML page that opens in any browser, without a network.
@@ -196,7 +191,7 @@ def view(
 
     if (output is None) != serve:
         raise InputError("give a file to write, -o map.html, or --serve")
-    answers = open_answers(source).estimated(estimate)
+    answers = open_answers(source)
     command = shlex.join(["dustmap", *sys.argv[1:]])
     given: dict[str, Any] = {"stars": stars, "command": command}
     if output is not None:

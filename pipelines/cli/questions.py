@@ -12,7 +12,6 @@ import numpy as np
 from pipelines.base.errors import InputError
 from pipelines.cli.reporting import (
     ANGLE,
-    ESTIMATE,
     LENGTH,
     NEW,
     OUT,
@@ -64,17 +63,15 @@ _ANSWERED = {"inside", "beyond_box", "no_distance", "no_position"}
 @click.option("--pct", type=PERCENTILES, help="Percentiles of --mode percentile.")
 @click.option("--total", is_flag=True, help="Extinction through the whole map.")
 @click.option("--at-extinction", type=float, help="Return its distance [mag].")
-@click.option("--samples", type=OUT, help="Run for posterior samples of a map store.")
 @click.option("--seed", default=0, help="Seed of --mode random_sample.")
-@ESTIMATE
 @target_options
 @OUTSIDE
 @band_options
 @click.option("-o", "--output", type=NEW, help=_TABLE)
 @OVERWRITE
 @reporting
-def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -> None:
-    """Query MAP (a map store, a run folder, an .npz cube or dustmaps:edenhofer2023) at
+def query(map_: str, table: Path | None, **options: Any) -> None:
+    """Query MAP (a run folder, a map store, an .npz cube or dustmaps:edenhofer2023) at
     one place or the rows of TABLE.
 
     \b
@@ -88,8 +85,7 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
     """
     from pipelines.query import open_map
 
-    dust = open_map(map_, samples=samples, outside=options.pop("outside"))
-    dust = dust.estimated(options["estimate"])
+    dust = open_map(map_, outside=options.pop("outside"))
     question = _question(dust, options)
     if table is None:
         _answer_one(dust, options, question)
@@ -113,14 +109,14 @@ def query(map_: str, table: Path | None, samples: Path | None, **options: Any) -
 @output(_TABLE)
 @OUTSIDE
 @band_options
-@ESTIMATE
 @OVERWRITE
 @reporting
 def predict(run: Path, table: Path, **options: Any) -> None:
     """Predict extinction and density, with std and quantiles, at the rows of TABLE;
     or the target of a regression, with its std.
 
-    Every row is kept, with all of its columns, as in `dustmap query RUN TABLE`. With
+    Values are those at the places themselves, where `dustmap query RUN TABLE`
+    interpolates. Every row is kept, with all of its columns. With
     --distances TABLE is a file of `dustmap ingest`, and the results are name and place
     of each star, mean and std of its distance given its extinction and the map, and
     the distribution of its measured extinction given the map and its distance error.
@@ -131,12 +127,11 @@ def predict(run: Path, table: Path, **options: Any) -> None:
     if options["distances"]:
         _predict_distances(run, table, options)
         return
-    from pipelines.maps.opening import open_run
+    from pipelines.query.exact import open_exactly
     from pipelines.query.map import DustMap
     from pipelines.query.table import QueryOptions
 
-    dust = DustMap(answers=open_run(run)).with_outside(options["outside"])
-    dust = dust.estimated(options["estimate"])
+    dust = DustMap(answers=open_exactly(run)).with_outside(options["outside"])
     given = {"prefix": options["prefix"] or "", "changes": wanted(dust, options)}
     _answer_table(dust, table, options, QueryOptions(**given))
 

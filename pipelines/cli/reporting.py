@@ -112,11 +112,6 @@ PERCENTILES = Parsed("p,p,...", _listed(float))
 OVERWRITE = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )
-ESTIMATE = click.option(
-    "--estimate",
-    type=click.Choice(("kriged", "map")),
-    help="Of extinctions: map and kriging together, or the map without kriging.",
-)
 CONFIG = click.option("-c", "--config", type=OUT, help="TOML configuration.")
 SETTINGS = click.option(
     "--set",

@@ -16,10 +16,9 @@ from pipelines.base.table import Row, Table
 from pipelines.compare.comparison import Comparison
 from pipelines.figures import style
 from pipelines.maps.answers import named
-from pipelines.maps.opening import open_other
+from pipelines.maps.opening import open_other, open_run
 from pipelines.maps.places import Places
 from pipelines.maps.queried import QueriedMap
-from pipelines.maps.run_map import RunMap
 from pipelines.run.folder import Run
 
 # Fewest places for a correlation.
@@ -55,7 +54,7 @@ def compare_map(
     Raises `InputError` if the maps have too few cells in common.
     """
     spacing = run.plan.grid.spacing
-    own = RunMap.of(run)
+    own = open_run(run.path)
     about = {"factor": factor, "integrated": integrated, "query": query}
     second, times = open_other(other, own, **about, step=min(spacing))
     shown = second.scale if isinstance(second, QueriedMap) else times

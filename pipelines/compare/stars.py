@@ -26,7 +26,8 @@ from pipelines.catalog.schema import Stars, read_stars, read_table
 from pipelines.compare.comparison import Comparison
 from pipelines.config.loading import read_toml
 from pipelines.figures.held_out import held_out_figure
-from pipelines.maps.sky import last_star
+from pipelines.maps.opening import open_run
+from pipelines.maps.places import Places
 from pipelines.run.baseline import NAME, in_words
 from pipelines.run.folder import Run
 from pipelines.run.held_out import (
@@ -148,7 +149,9 @@ def _comparison(run: Run, held: HeldOut, counts: Counter[str], name: str) -> Com
             "judge: fit again with inference.samples of 2 or more"
         )
     z, residual = held.z_scores(positive=run.plan.is_lognormal), held.residual
-    beyond = held.distance > last_star(run, unit_vectors(held.l, held.b))
+    beyond = held.distance > open_run(run.path).last_star(
+        Places.along(unit_vectors(held.l, held.b), held.distance[:, None])
+    )
     counts["judged"] = len(held)
     counts["of these beyond the last fitted star of their line"] = int(beyond.sum())
     whole = calibrate(residual, z)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from astropy import units as u
 
 from dustmap.grid import Grid
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import Box, unit_vectors
-from pipelines.cubes.sky import Ends, SkyMaps, statistic_title
+from pipelines.cubes.sky import Columns, Ends, statistic_title
 
 AXES = ("x", "y", "z")
 
@@ -141,6 +142,21 @@ class Cube:
         assert coarsest is not None
         return replace(coarsest, finer=tuple(c for c in finer if c is not None))
 
+    def integral(self, name: str, along: str, ends: Ends | None = None) -> np.ndarray:
+        """Integrate an array along an axis between two ends [pc], (up, across) [mag].
+
+        The density is linear between the cells' centres; without ``ends`` it is
+        integrated from the first centre to the last.
+        """
+        # A query does without SciPy.
+        from scipy.interpolate import make_interp_spline
+
+        centres, how = getattr(self, along), {"axis": "zyx".index(along)}
+        values = self.arrays[name]
+        linear = make_interp_spline(centres, values, k=1, check_finite=False, **how)
+        total = linear.integrate(*(ends or (centres[0], centres[-1])))
+        return total * (u.Unit(self.unit) * u.pc).to(u.mag)
+
     def sample(self, name: str, points: np.ndarray) -> np.ndarray:
         """Interpolate an array of the finest cube trilinearly between cell centres.
 
@@ -149,6 +165,18 @@ class Cube:
         """
         values = [level.arrays[name].T for level in self.levels]
         return self.grids.sample(values, points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The density on one grid, its integrals along axes, and its samples.
+
+    ``columns`` are by axis, ``samples`` have the shape ``(s, z, y, x)``.
+    """
+
+    cube: Cube
+    columns: dict[str, Columns]
+    samples: np.ndarray
 
 
 def grid_of(*axes: np.ndarray) -> Grid:
@@ -199,21 +227,6 @@ def cut_sphere(cube: Cube, radius: float) -> Cube:
         return replace(part, arrays=arrays)
 
     return cropped.each(inside)
-
-
-def cut_distance(maps: SkyMaps, reach: float) -> SkyMaps:
-    """Return integrated extinctions at the distances up to ``reach`` [pc].
-
-    They are those from the observer on, whatever was cut out of the density in between.
-    Raises `InputError` if no distance is left.
-    """
-    near = maps.distances <= reach * (1 + 1e-12)
-    if not near.any():
-        raise InputError(
-            f"the cut ends {reach:g} pc away, before the first distance of the "
-            f"integrated extinction ({maps.distances[0]:g} pc)"
-        )
-    return maps.out_to(maps.distances[near])
 
 
 def reach_of_cube(cube: Cube) -> float:
@@ -302,6 +315,19 @@ def truth_extinction(
     # The last node lies before the end, which alone may be outside.
     outside |= np.isnan(cube.sample(name, distance[:, None] * directions))
     return np.where(outside, np.nan, total)
+
+
+def integrals_between(
+    cube: Cube, directions: np.ndarray, low: float, high: float, name: str = "mean"
+) -> np.ndarray:
+    """Integrate an array along unit vectors ``(n, 3)`` between distances [pc], (n,).
+
+    Steps are as long as the finest cells there.
+    """
+    grids = cube.grids.grids
+    finest = next((g for g in reversed(grids) if g.reach >= high), grids[0])
+    start, end = np.full((2, len(directions)), [[low], [high]])
+    return _integrals(cube, name, directions, start, end, min(finest.spacing))
 
 
 def farthest(grid: Grid) -> float:

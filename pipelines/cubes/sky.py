@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from pipelines.base.errors import InputError
-from pipelines.base.pixels import nside_of, pixel_of
+from pipelines.base.geometry import Box
+from pipelines.base.pixels import nside_of
 from pipelines.base.quantiles import KINDS
 
 Ends = tuple[float, float]
 
 REGRESSION = "isotonic_regression"
 """Key of the provenance: the changes that make extinctions non-decreasing."""
+ESTIMATE = "estimate"
+"""Key of the provenance: ``map``, or ``kriged`` where kriging adds to extinctions."""
 
 _STATISTICS = {
     "mean": "posterior mean",
@@ -48,6 +52,53 @@ def sky_outside(maps: np.ndarray, distances: np.ndarray) -> list[str]:
     # Two digits, without an exponent.
     shares = ((float(f"{100 * part:.2g}"), at) for part, at in parts if part)
     return [f"{share:g}% of the sky at {at:g} pc" for share, at in shares]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Cumulative extinction from the observer by pixel and distance, as stores have it.
+
+    Parameters
+    ----------
+    distances
+        Increasing distances [pc], shape ``(k,)``.
+    nodes
+        Numbers of the distances at which all but the mean are known, ``(j,)``.
+    arrays
+        ``mean`` of shape ``(npix, k)``, and ``std`` and quantiles of a positive density
+        of shape ``(npix, j)`` [mag]. Pixels are HEALPix, NESTED, Galactic; NaN beyond
+        the map. The last node of a pixel has the values at its last distance. Between
+        nodes quantities rise in proportion to the mean or, of a density that may be
+        negative, to the distance.
+    last_star
+        End of the last stretch of each ray that the sight line of a star crosses [pc],
+        shape ``(npix,)``.
+    meta
+        Provenance of these alone.
+    """
+
+    distances: np.ndarray
+    nodes: np.ndarray
+    arrays: dict[str, np.ndarray]
+    last_star: np.ndarray
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+        return math.isqrt(len(self.last_star) // 12)
+
+    def out_to(self, reach: float) -> Curves:
+        """Return the curves to the first node at or beyond ``reach`` [pc]."""
+        beyond = np.flatnonzero(self.distances[self.nodes] >= reach * (1 - 1e-12))
+        nodes = self.nodes[: beyond[0] + 1] if len(beyond) else self.nodes
+        count = {"mean": nodes[-1] + 1}
+        arrays = {
+            name: values[:, : count.get(name, len(nodes))]
+            for name, values in self.arrays.items()
+        }
+        distances = self.distances[: count["mean"]]
+        return replace(self, distances=distances, nodes=nodes, arrays=arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,41 +208,6 @@ class SkyMaps:
         gone = {"beyond_box": None, "prior_share": None}
         return replace(self, distances=chosen, arrays=arrays, **gone)
 
-    def ray(self, l: float, b: float) -> LineOfSight:  # noqa: E741
-        """Return the ray of the pixel that holds a direction, as far as it goes."""
-        pixel = int(pixel_of(self.nside, np.array(l), np.array(b)))
-        known = np.isfinite(self.mean[:, pixel])
-        if not known.any():
-            raise outside(l, b)
-        found = {n: a[known, pixel].astype(np.float64) for n, a in self.arrays.items()}
-        return LineOfSight(
-            l=l,
-            b=b,
-            distance=self.distances[known],
-            arrays=found,
-            last_star=None if self.last_star is None else float(self.last_star[pixel]),
-        )
-
-    def informed_directions(self) -> list[tuple[float, float]]:
-        """Return up to six directions ``l, b`` [deg] of much dust and distant stars.
-
-        One for each 60 deg of longitude in the map: the largest product of the last
-        star's distance and the extinction out to it; in the plane where there are no
-        stars.
-        """
-        import healpy
-
-        assert self.last_star is not None
-        pixels = np.flatnonzero(np.isfinite(self.mean[0]))
-        l, b = healpy.pix2ang(self.nside, pixels, nest=True, lonlat=True)  # noqa: E741
-        last = self.last_star[pixels]
-        upper = np.searchsorted(self.distances, last)
-        upper = np.minimum(upper, len(self.distances) - 1)
-        worth = np.nan_to_num(last * self.mean[upper, pixels])
-        order = np.lexsort((-np.abs(b), worth))
-        best = dict(zip((l // 60)[order].astype(int), order.tolist()))
-        return [(float(l[best[i]]), float(b[best[i]])) for i in sorted(best)]
-
 
 def outside(l: float, b: float) -> InputError:  # noqa: E741
     """Return the error for a sight line that leaves a map at the Sun."""
@@ -238,6 +254,15 @@ class Columns:
     low: float
     high: float
     arrays: dict[str, np.ndarray]
+
+
+def even_distances(box: Box) -> np.ndarray:
+    """Return about six even, round distances [pc] out to the box's furthest face."""
+    reach = float(np.abs([box.lower, box.upper]).max())
+    power = 10.0 ** math.floor(math.log10(reach / 6))
+    rounds = (factor * power for factor in (1, 2, 2.5, 5, 10))
+    step = max(step for step in rounds if step <= reach / 6 * 1.0001)
+    return step * np.arange(1, math.floor(reach / step + 1e-9) + 1)
 
 
 def near_the_sun(centres: np.ndarray) -> Ends:

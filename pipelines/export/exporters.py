@@ -1,73 +1,55 @@
-"""Export of a run's map to files of every format."""
+"""Export of a map store: copies, parts, other bands, and other formats."""
 
 from __future__ import annotations
 
+import math
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+from healpy import nside2resol
 
 from pipelines.bands import Conversion, wanted_conversion
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
 from pipelines.base.progress import doing
-from pipelines.base.quantiles import KINDS
 from pipelines.cubes.cube import (
+    AXES,
     Cube,
+    Level,
     cut_box,
-    cut_distance,
     cut_sphere,
     field_unit,
     reach_of_cube,
 )
-from pipelines.cubes.sky import Columns, SkyMaps, sky_outside
+from pipelines.cubes.sky import Curves, Ends, SkyMaps, even_distances, sky_outside
 from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
-from pipelines.formats.images import Field, Source, pixel_side, write_images
-from pipelines.formats.zarr import write_zarr
-from pipelines.maps import sky
-from pipelines.maps.answers import Answers
-from pipelines.maps.density import (
-    density_samples,
-    map_and_columns,
-    map_cube,
-    usual_ends,
+from pipelines.formats.images import Field, pixel_side, write_images
+from pipelines.formats.zarr import (
+    SAMPLES,
+    read_columns,
+    read_curves,
+    read_samples,
+    read_zarr,
+    write_zarr,
 )
-from pipelines.maps.integrals import integrals_along, stack_of
+from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places
-from pipelines.maps.provenance import provenance
-from pipelines.maps.stored import of_cube, of_sky_maps
-from pipelines.run.folder import Run, read_run
-from pipelines.run.held_out import read_held_out
-from pipelines.run.verdict import verdict
-
-Product = TypeVar("Product", Cube, SkyMaps)
-Converted = TypeVar("Converted", Cube, SkyMaps, Columns)
+from pipelines.maps.rays import PixelRays
+from pipelines.maps.stored import Stored
+from pipelines.run.record import STORE
+from pipelines.storage.atomic import atomic_directory
 
 
-def in_band(product: Converted, change: Conversion | None) -> Converted:
-    """Return a product in another band, with the change in its provenance.
-
-    The provenance of `Columns` is that of their cube.
-    """
+def with_change(meta: dict[str, Any], change: Conversion | None) -> dict[str, Any]:
+    """Return a provenance with the conversion, if any, and its citations."""
     if change is None:
-        return product
-    if isinstance(product, Cube) and product.finer:
-        return product.each(lambda level: in_band(level, change))
-    arrays = {
-        name: values * change.factor if field_unit(name, "mag") else values
-        for name, values in product.arrays.items()
-    }
-    if isinstance(product, Columns):
-        return replace(product, arrays=arrays)
-    return replace(product, arrays=arrays, meta=with_change(product.meta, change))
-
-
-def with_change(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
-    """Return a provenance with the conversion, and its citations."""
+        return meta
     meta = {**meta, "extinction_band": change.target}
     meta["band_conversions"] = [change.as_dict()]
     if cited := meta.get("citation"):
@@ -77,158 +59,150 @@ def with_change(meta: dict[str, Any], change: Conversion) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunProducts:
-    """The arrays of a run's products, in the user's band; computed on first use.
+class Products:
+    """What is exported of a store, in the user's band; read on first use.
 
-    ``names`` are the requested products, ``change`` is that of the band. Writers add
-    ``notes`` for the user, `export_run` the written ``paths``.
+    Writers add ``notes`` for the user, `export` the written ``paths``.
     """
 
-    names: frozenset[str]
-    run: Run
+    answers: Stored
     options: ExportOptions
     change: Conversion | None = None
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    @cached_property
-    def density(self) -> tuple[Cube, list[Columns]]:
-        """The density within the cuts, and columns through the box if there are none.
-
-        The provenance states the cuts.
-        """
-        options, columns = self.options, {}
-        if options.spacing or options.box or options.sphere:
-            cut = {"spacing": options.spacing, "within": options.box}
-            cube = map_cube(self.run, **cut)
-            if options.box:
-                cube = cut_box(cube, **options.box)
-            if options.sphere is not None:
-                cube = cut_sphere(cube, options.sphere)
-        else:
-            cube, columns = map_and_columns(self.run, usual_ends(self.run))
-        shown = [in_band(one, self.change) for one in columns.values()]
-        return in_band(cube, self.change), shown
+    @property
+    def store(self) -> Path:
+        """The folder of the map store."""
+        run = self.answers.run
+        return self.answers.path if run is None else run / STORE
 
     @property
     def factor(self) -> float:
-        """Factor on the run's values."""
+        """Factor on the store's values."""
         return 1.0 if self.change is None else self.change.factor
 
-    def integrals(
-        self, directions: np.ndarray, edges: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the run's integrals ``(e, n)``, and which estimate of them it is."""
-        stack, estimate = stack_of(self.run, self.options.estimate)
-        found, regression = integrals_along(self.run, directions, edges, stack)
-        found = {name: self.factor * values for name, values in found.items()}
-        return found, {"estimate": estimate, **regression}
+    @property
+    def is_whole(self) -> bool:
+        """True if the store itself is asked for."""
+        options = self.options
+        cut = options.box or options.sphere or options.spacing
+        return not cut and self.change is None
 
-    def judged(self, product: Product, answers: Answers) -> Product:
-        """Return a product with the verdict on it in its provenance.
+    @cached_property
+    def levels(self) -> list[Level]:
+        """Densities and samples within the cuts, and columns if there are none."""
+        options, cube = self.options, read_zarr(self.store)
+        names = [f"{SAMPLES}_{n}" for n in range(self._samples)]
+        if names:
+            drawn = read_samples(self.store)
+            # Samples are cut like all other arrays.
+            whole = [
+                replace(level, arrays={**level.arrays, **dict(zip(names, samples))})
+                for level, samples in zip(cube.levels, drawn, strict=True)
+            ]
+            cube = replace(whole[0], finer=tuple(whole[1:]))
+        columns = read_columns(self.store)
+        if options.spacing:
+            cube = resampled(cube, options.spacing, options.box)
+        if options.box:
+            cube = cut_box(cube, **options.box)
+        if options.sphere is not None:
+            cube = cut_sphere(cube, options.sphere)
+        if options.spacing or options.box or options.sphere:
+            columns = []
+        levels = []
+        for number, level in enumerate(cube.levels):
+            arrays = {
+                name: self.factor * values if field_unit(name, "mag") else values
+                for name, values in level.arrays.items()
+            }
+            samples = [arrays.pop(name) for name in names]
+            by_axis = {
+                along: replace(
+                    one, arrays={n: self.factor * x for n, x in one.arrays.items()}
+                )
+                for along, one in (columns[number] if columns else {}).items()
+            }
+            changed = replace(
+                level, arrays=arrays, meta=with_change(level.meta, self.change)
+            )
+            drawn = np.array(samples, dtype=np.float32)
+            levels.append(Level(cube=changed, columns=by_axis, samples=drawn))
+        return levels
 
-        The verdict judges the fit by the held-out stars within the product, with the
-        product's own predictions, ``answers``, in the run's band.
-        """
-        run, held = self.run, read_held_out(self.run.path)
-        known = [kind for kind in KINDS if kind in answers.kinds(integrated=True)]
-        score = {}
-        if held is not None and known:
-            places = Places.along(unit_vectors(held.l, held.b), held.distance[:, None])
-            found = answers.moments(places, known, integrated=True)
-            predicted = dict.fromkeys(KINDS, np.full(len(held), np.nan))
-            predicted |= {kind: found[kind] / self.factor for kind in known}
-            law = None if run.posterior.residual is None else run.posterior.residual.law
-            found = held.by(predicted, law)
-            score = found.score(positive=run.plan.is_lognormal)
-        said = {"verdict": str(verdict(run.summary["converged"], score))}
-        return replace(product, meta={**product.meta, **said})
+    @property
+    def _samples(self) -> int:
+        return 0 if self.answers.draws is None else self.answers.draws.count
 
-    def curves(self) -> SkyMaps:
-        """Return extinctions by pixel at every grid step, as far as the density."""
-        options, found = self.options, self.integrated("curves")
+    @property
+    def cube(self) -> Cube:
+        """The density of all levels."""
+        coarsest, *finer = (level.cube for level in self.levels)
+        return replace(coarsest, finer=tuple(finer))
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Extinctions by pixel and distance, as far as the density."""
+        curves, options = read_curves(self.store), self.options
         if options.box or options.sphere:
-            reach = min(reach_of_cube(self.density[0]), options.sphere or np.inf)
-            found = cut_distance(found, reach)
-        return found
+            reach = min(reach_of_cube(self.cube), options.sphere or np.inf)
+            curves = curves.out_to(reach)
+        arrays = {name: self.factor * x for name, x in curves.arrays.items()}
+        return replace(curves, arrays=arrays)
 
-    def integrated(self, name: str) -> SkyMaps:
-        """Return extinctions by pixel at the product's distances."""
-        return self._rays.out_to(self._distances[name])
+    def sky_maps(self, distances: Any, nside: int | None = None) -> SkyMaps:
+        """Return extinctions out to distances [pc], interpolated."""
+        maps = self.answers.sky_maps(distances, nside)
+        arrays = {n: np.float32(self.factor) * x for n, x in maps.arrays.items()}
+        meta = with_change(maps.meta, self.change)
+        return replace(maps, arrays=arrays, meta=meta)
 
-    @cached_property
-    def _distances(self) -> dict[str, np.ndarray]:
-        """Distances [pc] by product: every grid step for a store, few for sky maps."""
-        chosen, found = self.options.distances, {}
-        if self.names & {"zarr", "fits"}:
-            found["curves"] = sky.ray_distances(self.run)
-        if "healpix" in self.names:
-            usual = sky.default_distances(self.run) if chosen is None else chosen
-            found["healpix"] = np.asarray(usual, dtype=np.float64)
-        return found
-
-    @cached_property
-    def _rays(self) -> SkyMaps:
-        """Extinctions at the distances of all products, from one pass over the sky."""
-        every = np.unique(np.concatenate(list(self._distances.values())))
-        nside = self.options.nside
-        if nside is None and "curves" not in self._distances:
-            # Between few distances pixels are not interpolated.
-            nside = sky.default_nside(self.run)
-        how = {"nside": nside, "estimate": self.options.estimate}
-        return in_band(sky.integrated(self.run, distances=every, **how), self.change)
-
-    def write_sky(
-        self, path: Path, maps: SkyMaps, options: ExportOptions, *, overwrite: bool
-    ) -> None:
-        """Write maps on HEALPix pixels."""
-        order = options.ordering or ORDERINGS[0]
-        write_healpix(path, maps, ordering=order, overwrite=overwrite)
-        self.note_outside(path, maps.mean, maps.distances)
-
-    def note_outside(self, path: Path, maps: np.ndarray, distances: np.ndarray) -> None:
-        """Note the part of the sky outside the maps ``(e, n)``, if any."""
-        if parts := sky_outside(maps, distances):
+    def note_outside(self, path: Path, maps: SkyMaps) -> None:
+        """Note the part of the sky outside the maps, if any."""
+        if parts := sky_outside(maps.mean, maps.distances):
             self.notes.append(f"{path.name}: outside the map is {', '.join(parts)}")
 
 
-def export_run(
-    run: Path,
+def export(
+    source: Path,
     targets: Targets,
     options: ExportOptions | None = None,
     *,
     overwrite: bool = False,
-) -> RunProducts:
-    """Write products to paths by their names in `EXPORTERS`.
+) -> Products:
+    """Write products of a run or its map store to paths, by names in `EXPORTERS`.
 
-    Without any path the default products are written into the run's folder.
+    Without any path the default products are written beside the store.
 
-    Raises `InputError` before any computation, if the run is incomplete, an output
-    exists, or an option is invalid.
+    Raises `InputError` before any product is made, if this is no run or store, an
+    output exists, or an option is invalid.
     """
     options = options or ExportOptions()
+    answers = open_answers(source)
+    if not isinstance(answers, Stored) or not (source.is_dir() and answers.rays):
+        raise InputError(f"{source} is no run and no map store: export one of these")
+    folder = answers.run or answers.path.parent
     if not targets:
         usual = {name: exporter.usual for name, exporter in EXPORTERS.items()}
-        targets = {name: [run / file] for name, file in usual.items() if file}
-    fitted = read_run(run)
+        targets = {name: [folder / file] for name, file in usual.items() if file}
     options.check(targets, overwrite=overwrite)
-    stack_of(fitted, options.estimate)
-    if options.nside is not None:
-        sky.checked_nside(options.nside)
-    if options.distances is not None:
-        sky.checked_distances(fitted, options.distances)
-    held = len(fitted.posterior.samples)
-    if options.samples is not None and not 1 <= options.samples <= held:
-        raise InputError(
-            f"{run} holds {held} posterior samples, got --samples {options.samples}: "
-            "choose at most the former"
-        )
-    stated = str(provenance(fitted)["extinction_band"])
-    bands = stated, options.band, options.declare_band
+    bands = answers.band, options.band, options.declare_band
     by = {name: getattr(options, name) for name in ("curve", "r_v", "at_av")}
     change = wanted_conversion(*bands, **by)
-    names = frozenset(name for name, paths in targets.items() if paths)
-    products = RunProducts(names=names, run=fitted, options=options, change=change)
+    products = Products(answers=answers, options=options, change=change)
+    if targets.get("healpix") or targets.get("image"):
+        answers.checked_distances(options.distances, options.nside)
+    assert answers.cells is not None
+    finest = min(answers.cells.grids.grids[-1].spacing)
+    if options.spacing is not None and options.spacing < finest * (1 - 1e-9):
+        raise InputError(
+            f"--spacing {options.spacing:g} is finer than the map's cells of "
+            f"{finest:g} pc"
+        )
+    for path in targets.get("zarr", ()):
+        if path.resolve() == products.store.resolve():
+            raise InputError(f"{path} is the map itself: choose another output")
     for name in EXPORTERS:
         for path in targets.get(name, ()):
             doing(path.name)
@@ -237,61 +211,95 @@ def export_run(
     return products
 
 
-def _zarr(products: RunProducts, path: Path, *, overwrite: bool) -> None:
-    """Write the density and the integrated extinction."""
-    cube, columns = products.density
-    found = products.curves()
-    samples, count = [], products.options.samples
-    if count is not None:
-        scale = np.float32(products.factor)
-        drawn = (density_samples(products.run, each, count) for each in cube.levels)
-        samples = [scale * values for values in drawn]
-    cube = products.judged(cube, of_cube(path, cube, found))
-    more = {"columns": columns, "samples": samples}
-    write_zarr(path, cube, found, **more, overwrite=overwrite)
+def resampled(
+    cube: Cube, spacing: float, within: Mapping[str, Ends] | None = None
+) -> Cube:
+    """Return a cube interpolated at points ``spacing`` [pc] apart.
+
+    They count from the box's lower corner, restricted to the ranges ``within`` of x, y
+    and z. Raises `InputError` if this leaves fewer than two points along an axis.
+    """
+    axes = []
+    for name in AXES:
+        centres = getattr(cube, name)
+        low, high = float(centres[0]), float(centres[-1])
+        count = math.floor((high - low) / spacing + 1e-9) + 1
+        axis = low + spacing * np.arange(count)
+        first, last = (within or {}).get(name, (low, high))
+        axes.append(axis[(axis >= first - 1e-9) & (axis <= last + 1e-9)])
+        if len(axes[-1]) < 2:
+            raise InputError(
+                f"--spacing {spacing:g} leaves {len(axes[-1])} points along {name} "
+                f"between {max(low, first):g} and {min(high, last):g} pc, expected 2 "
+                "or more"
+            )
+    x, y, z = axes
+    empty = Cube(x=x, y=y, z=z, arrays={}, unit=cube.unit, meta=cube.meta)
+    points = empty.points
+    arrays = {
+        name: cube.sample(name, points).astype(np.float32) for name in cube.arrays
+    }
+    return replace(empty, arrays=arrays)
 
 
-def _fits(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _zarr(products: Products, path: Path, *, overwrite: bool) -> None:
+    """Write a store: a copy, or a part of it in another band."""
+    if products.is_whole:
+        with atomic_directory(path, overwrite=overwrite) as folder:
+            shutil.copytree(products.store, folder, dirs_exist_ok=True)
+        return
+    levels = products.levels
+    samples = [level.samples for level in levels if len(level.samples)]
+    columns = [level.columns for level in levels if level.columns]
+    more = {"columns": columns, "samples": samples, "overwrite": overwrite}
+    write_zarr(path, products.cube, products.curves, **more)
+
+
+def _fits(products: Products, path: Path, *, overwrite: bool) -> None:
     """Write the density, and the mean of the integrated extinction."""
-    cube, curves = products.density[0], products.curves()
-    curves = replace(curves, arrays={"mean": curves.mean})
-    cube = products.judged(cube, of_cube(path, cube, curves))
-    write_fits(path, cube, curves, overwrite=overwrite)
+    write_fits(path, products.cube, products.curves, overwrite=overwrite)
 
 
-def _healpix(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _healpix(products: Products, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction at a few distances."""
-    maps = products.integrated("healpix")
-    maps = products.judged(maps, of_sky_maps(path, maps))
-    products.write_sky(path, maps, products.options, overwrite=overwrite)
+    options = products.options
+    maps = products.sky_maps(options.distances, options.nside)
+    order = options.ordering or ORDERINGS[0]
+    write_healpix(path, maps, ordering=order, overwrite=overwrite)
+    products.note_outside(path, maps)
 
 
-def _image(products: RunProducts, path: Path, *, overwrite: bool) -> None:
+def _image(products: Products, path: Path, *, overwrite: bool) -> None:
     """Write integrated extinction on the pixels of a WCS."""
-    run, options = products.run, products.options
-    wcs = (options.field or Field()).wcs()
-    source = Source.of(wcs)
-    vectors = source.directions
+    answers, options = products.answers, products.options
+    assert isinstance(answers.rays, PixelRays)
+    side, view = math.degrees(nside2resol(answers.rays.nside)), options.field or Field()
+    pixel = max(0.5, side) if view.pixel is None else view.pixel
+    if view.header is None and pixel < side * (1 - 1e-6):
+        raise InputError(
+            f"--pixel {pixel:g} is finer than the map's pixels of {side:.3g} deg"
+        )
+    wcs = replace(view, pixel=pixel).wcs()
     chosen = options.distances
     if chosen is None:
         # The farthest of the usual distances with nine tenths of the image in the box.
-        usual, ends = sky.default_distances(run), run.box.exits(vectors)
+        row, column = np.indices(wcs.array_shape)
+        sky = wcs.pixel_to_world(column, row).galactic
+        some = np.isfinite(sky.l.deg)
+        l, b = sky.l.deg[some], sky.b.deg[some]  # noqa: E741
+        towards = Places(l=l, b=b, distance=np.full(len(l), np.inf), shape=l.shape)
+        usual, ends = even_distances(answers.box), answers.reach(towards)
         held = (ends[:, None] >= usual * (1 - 1e-6)).mean(axis=0) >= 0.9
         chosen = (usual[held] if held.any() else usual[:1])[-1:]
         products.notes.append(f"{path.name}: to {chosen[0]:g} pc (--distances chooses)")
-    edges = np.asarray(chosen, dtype=np.float64)
-    found, estimate = products.integrals(vectors, edges)
-    meta = provenance(run)
-    if products.change is not None:
-        meta = with_change(meta, products.change)
-    meta = {**meta, **estimate}
-    write_images(path, found, edges, wcs, source, meta, overwrite=overwrite)
-    if source.side > (side := pixel_side(wcs)):
+    maps = products.sky_maps(chosen)
+    write_images(path, maps, wcs, overwrite=overwrite)
+    if side > (shown := pixel_side(wcs)) * (1 + 1e-6):
         products.notes.append(
-            f"{path.name}: its pixels of {side:.2g} deg are interpolated between rays "
-            f"{source.side:.2g} deg apart"
+            f"{path.name}: its pixels of {shown:.2g} deg are interpolated between rays "
+            f"{side:.2g} deg apart"
         )
-    products.note_outside(path, found["mean"], edges)
+    products.note_outside(path, maps)
 
 
 _WRITERS = {"zarr": _zarr, "fits": _fits, "healpix": _healpix, "image": _image}

@@ -39,19 +39,18 @@ class Exporter(NamedTuple):
 _CUT = ("box", "sphere", "spacing")
 EXPORTERS = {
     "zarr": Exporter(
-        "Density and integrated extinction as zarr v3.",
-        (*_CUT, "samples", "nside", "estimate"),
-        usual="map.zarr",
+        "The map store or a part of it, as zarr v3.",
+        _CUT,
     ),
-    "fits": Exporter("Density cube as FITS.", _CUT, usual="map.fits"),
+    "fits": Exporter("Density, and mean extinctions, as FITS.", _CUT, usual="map.fits"),
     "healpix": Exporter(
         "Integrated extinction, HEALPix.",
-        ("distances", "nside", "ordering", "estimate"),
+        ("distances", "nside", "ordering"),
         usual="map.healpix.fits",
     ),
     "image": Exporter(
         "Integrated extinction on pixels of a WCS: DS9, Aladin.",
-        ("distances", "field", "estimate"),
+        ("distances", "field"),
         suffixes=(".fits", ".fit"),
     ),
 }
@@ -64,7 +63,7 @@ class ExportOptions:
     distances: Sequence[float] | None = None
     """Distances of the HEALPix maps and images [pc]."""
     nside: int | None = None
-    """Resolution of integrated extinctions, and of HEALPix maps."""
+    """Resolution of HEALPix maps, by default the store's."""
     field: Field | None = None
     """Field of images on the sky."""
     ordering: str | None = None
@@ -85,11 +84,6 @@ class ExportOptions:
     """Largest distance of the density from the Sun [pc]."""
     spacing: float | None = None
     """Size of the density's cells [pc], by default the grid's."""
-    estimate: str | None = None
-    """Of extinctions: ``kriged`` for map and kriging together (default, if the run has
-    it), ``map`` for the map without kriging."""
-    samples: int | None = None
-    """Number of posterior samples of the density in the zarr store."""
 
     def check(self, targets: Targets, *, overwrite: bool) -> None:
         """Check products and paths before any computation.

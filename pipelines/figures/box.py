@@ -22,7 +22,6 @@ from pipelines.figures.integrals import (
     density_name,
     extinction_panels,
     finest_at,
-    integral,
     nearest,
     plane_of,
     plane_seen,
@@ -122,7 +121,7 @@ def _through(
         known = np.isfinite(cube.arrays[name])
         filled = np.where(known, cube.arrays[name], 0.0)
         filled = replace(cube, arrays={name: filled}, finer=())
-        image = integral(filled, name, along, ends)
+        image = filled.integral(name, along, ends)
         image = np.where(known.any(axis=array_axis(along)), image, np.nan)
         arrays, partial = {name: image}, not known.all()
     elif columns.along != along:
@@ -225,7 +224,7 @@ def compare(
     own, band = density_name(cube.arrays), style.band_of(cube.meta)
     # Extinctions between the centres of cells along z.
     held, theirs = cut_box(part, z=(low, high)), cut_box(second, z=(low, high))
-    through, std = integral(held, own, "z"), None
+    through, std = held.integral(own, "z"), None
     if columns is not None:
         kept = np.ix_(np.isin(cube.y, part.y), np.isin(cube.x, part.x))
         through, std = columns.arrays["mean"][kept], columns.arrays["std"][kept]
@@ -234,7 +233,7 @@ def compare(
     beside = plane_of(second, "density", axis, at) * unit
     column, seen = style.extinction_label(band), crossed(held, "z", (low, high))
     rows = [
-        ("z", seen, through, integral(theirs, "density", "z"), column),
+        ("z", seen, through, theirs.integral("density", "z"), column),
         (axis, plane_seen(part, axis, at), plane * unit, beside, density),
     ]
     # Longer names would not fit above a panel.

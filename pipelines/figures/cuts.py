@@ -26,8 +26,6 @@ def density_sky(source: Answers, distance: float, show: str, sample: int = 0) ->
     the map lacks the quantity.
     """
     held = source.kinds(integrated=False)
-    if source.fit is not None and not source.fit.plan.is_lognormal:
-        held = ("mean", "std")
     names = {"value": ["mean"], "std": ["std"], "sample": []}
     names["relative-error"] = ["p16", "p84"] if "p16" in held else ["mean", "std"]
     needed = names[show]
@@ -37,7 +35,7 @@ def density_sky(source: Answers, distance: float, show: str, sample: int = 0) ->
             "open a run"
         )
     if show == "sample":
-        count = 0 if source.fit is None else len(source.fit.posterior.samples)
+        count = source.sample_count
         if not sample < count:
             raise MissingError(
                 f"{source.path} holds {count} samples, and none of number {sample}: "
@@ -106,8 +104,7 @@ def density_panels(
         unseen = (seen(*sphere) <= 0).any()
         for show in shows:
             sky = density_sky(source, distance, show, sample)
-            if source.fit is not None:
-                sky = _pixelated(sky, nside)
+            sky = _pixelated(sky, nside)
             panels.append(
                 SkyPanel(
                     values=_scaled(sky, 1.0 if show == "relative-error" else factor),

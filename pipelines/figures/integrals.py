@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from astropy import units as u
-from scipy.interpolate import make_interp_spline
 
 from pipelines.cubes.cube import AXES, Cube
 from pipelines.cubes.sky import Ends
@@ -113,19 +112,6 @@ def prefers_relative_error(
 def array_axis(along: str) -> int:
     """Return which axis of a cube's arrays lies along x, y or z."""
     return "zyx".index(along)
-
-
-def integral(cube: Cube, name: str, along: str, ends: Ends | None = None) -> np.ndarray:
-    """Integrate an array along an axis between two ends [pc], shape (up, across) [mag].
-
-    The density is linear between the cells' centres; without ``ends`` it is integrated
-    from the first centre to the last.
-    """
-    centres = getattr(cube, along)
-    array, axis = cube.arrays[name], array_axis(along)
-    linear = make_interp_spline(centres, array, k=1, axis=axis, check_finite=False)
-    total = linear.integrate(*(ends or (centres[0], centres[-1])))
-    return total * (u.Unit(cube.unit) * u.pc).to(u.mag)
 
 
 def crossed(cube: Cube, along: str, ends: Ends) -> np.ndarray | None:

@@ -84,7 +84,7 @@ def _edge_on(source: Answers, options: PlotOptions) -> Figure:
 
 
 def _sky(source: Answers, options: PlotOptions) -> Figure:
-    from pipelines.maps.prior_beyond import PriorBeyond  # needs torch
+    from pipelines.maps.prior_beyond import PriorBeyond
 
     with suppress(InputError):
         # Maps without a prior that is known outside of their box stay grey there.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dustmap.posterior import Posterior
 from pipelines.base.allocation import peak_memory
 from pipelines.catalog.schema import write_stars
 from pipelines.config import FitConfig, to_toml
@@ -19,14 +20,18 @@ from pipelines.fit.context import Context
 from pipelines.fit.stars import FittedStars
 from pipelines.fit.state import FitState
 from pipelines.formats.citation import PROGRAM
+from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import in_words
-from pipelines.run.folder import write_json, write_posterior
+from pipelines.run.folder import Run, write_json, write_posterior
 from pipelines.run.held_out import HELD_OUT_FILE as HELD_OUT
-from pipelines.run.held_out import write_held_out
+from pipelines.run.held_out import read_held_out, write_held_out
+from pipelines.run.record import STORE
 from pipelines.run.residual import RESIDUAL_FILE as RESIDUAL
+from pipelines.run.residual import residual_from
 from pipelines.run.verdict import Verdict, verdict
 from pipelines.storage.atomic import atomic_directory, check_manifest, write_manifest
+from pipelines.store.writing import write_store
 
 # Stars kept in the run folder for plots.
 _KEPT_STARS = 200_000
@@ -189,5 +194,28 @@ def write(state: FitState, stars: FittedStars, at: Context) -> FitState:
             test = stars.stars.select(stars.split.test)
             columns = {name: each.numpy() for name, each in judged.columns.items()}
             write_held_out(folder / HELD_OUT, test, result.plan, columns)
+        residual, device = None, result.mean.device
+        if judged.residual:
+            # Neighbourhoods are solved on the device.
+            residual = residual_from(judged.residual, device=device)
+        held = {n: getattr(result, n).cpu() for n in ("mean", "samples")}
+        run = Run(
+            path=at.work.output,
+            plan=result.plan,
+            posterior=Posterior(
+                model=posterior_model(
+                    result.plan,
+                    dtype=result.mean.dtype,
+                    device=torch.device("cpu"),
+                    seed=at.config.inference.seed,
+                ),
+                residual=residual,
+                **held,
+            ),
+            supports=judged.supports,
+            summary=summary,
+            provenance=provenance,
+        )
+        write_store(run, read_held_out(folder), folder / STORE)
         write_manifest(folder)
     return state

@@ -21,7 +21,7 @@ from astropy.io.fits.verify import VerifyError
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves, SkyMaps
 from pipelines.formats.citation import cited_papers, doi_of, provenance_text
 from pipelines.storage.atomic import AnyPath, atomic_file
 
@@ -162,7 +162,7 @@ def open_checked(path: AnyPath) -> Iterator[Any]:
 
 
 def write_fits(
-    path: AnyPath, cube: Cube, curves: SkyMaps | None = None, *, overwrite: bool = False
+    path: AnyPath, cube: Cube, curves: Curves | None = None, *, overwrite: bool = False
 ) -> None:
     """Write ``cube`` as images ``MEAN``, ``STD``, ``SUPPORT`` (upper-cased names).
 
@@ -202,7 +202,8 @@ def write_fits(
                 )
             images.append(image)
     if curves is not None:
-        held = curves.mean.astype(np.float32), curves.distances, curves.last_star
+        mean = curves.arrays["mean"].T.astype(np.float32)
+        held = mean, curves.distances, curves.last_star
         for name, unit, data in zip(_CURVES, ("mag", "pc", "pc"), held, strict=True):
             images.append(fits.ImageHDU(data, name=name))
             images[-1].header["BUNIT"] = unit

@@ -11,16 +11,15 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from astropy.io import fits
 from astropy.wcs import WCS
 from astropy.wcs.utils import proj_plane_pixel_area
-from healpy import nside2resol, pix2ang
 
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import unit_vectors
+from pipelines.cubes.sky import SkyMaps
 from pipelines.formats.fits import write_hdus
 
 PROJECTIONS = ("CAR", "ZEA", "TAN", "ARC", "SIN", "STG", "AIT", "MOL")
@@ -41,8 +40,8 @@ class Field:
     """Galactic ``l, b`` [deg]."""
     size: tuple[float, float] | None = None
     """Width and height [deg]."""
-    pixel: float = 0.5
-    """Side of a pixel [deg]."""
+    pixel: float | None = None
+    """Side of a pixel [deg], by default 0.5 or a pixel of the map, if that is wider."""
     header: Path | None = None
     """FITS file, or text file of header cards, instead of all other values."""
 
@@ -53,10 +52,11 @@ class Field:
                 f"--projection must be one of {', '.join(PROJECTIONS)}, got "
                 f"{self.projection!r}"
             )
-        if not (self.pixel > 0 and min(size) > 0 and abs(self.centre[1]) <= 90):
+        pixel = 1.0 if self.pixel is None else self.pixel
+        if not (pixel > 0 and min(size) > 0 and abs(self.centre[1]) <= 90):
             raise InputError(
                 "pixels and fields need positive sizes, and centres latitudes up to 90 "
-                f"deg; got pixels of {self.pixel:g} deg, a field of {size} deg around "
+                f"deg; got pixels of {pixel:g} deg, a field of {size} deg around "
                 f"{self.centre} deg"
             )
 
@@ -75,15 +75,16 @@ class Field:
 def _made(field: Field) -> Any:
     whole = field.projection in ("CAR", "AIT", "MOL")
     usual = (360.0, 180.0) if whole else (20.0, 20.0)
-    columns, rows = (max(round(s / field.pixel), 1) for s in field.size or usual)
+    pixel = field.pixel or 0.5
+    columns, rows = (max(round(s / pixel), 1) for s in field.size or usual)
     longitude, latitude = field.centre
     wcs: Any = WCS(naxis=2)
     wcs.wcs.ctype = [f"{axis}-{field.projection}" for axis in ("GLON", "GLAT")]
     wcs.wcs.cunit = ["deg", "deg"]
-    wcs.wcs.cdelt = [-field.pixel, field.pixel]
+    wcs.wcs.cdelt = [-pixel, pixel]
     # Cylindrical projections are undistorted only near the equator.
     wcs.wcs.crval = [longitude, 0.0 if whole else latitude]
-    below = latitude / field.pixel if whole else 0.0
+    below = latitude / pixel if whole else 0.0
     wcs.wcs.crpix = [(columns + 1) / 2, (rows + 1) / 2 - below]
     wcs.wcs.set()
     wcs.array_shape = (rows, columns)
@@ -95,80 +96,27 @@ def pixel_side(wcs: Any) -> float:
     return math.sqrt(proj_plane_pixel_area(wcs))
 
 
-class Source(NamedTuple):
-    """Pixels of a sky map, NESTED and Galactic, that an image is interpolated from."""
-
-    nside: int
-    pixels: np.ndarray
-
-    @classmethod
-    def of(cls, wcs: Any) -> Source:
-        """Return those of the resolution in 128..1024 whose pixels are most similar.
-
-        Coarser ones would smooth the dust: at 0.46 deg the interpolation is off by 0.04
-        standard deviations or less (rms), and half of that leaves 0.01.
-        """
-        from astropy_healpix import HEALPix
-
-        side = math.radians(pixel_side(wcs))
-        nside = 2 ** round(math.log2(nside2resol(1) / side))
-        nside = min(max(nside, 128), 1024)
-        row, column = np.indices(wcs.array_shape)
-        sky = wcs.pixel_to_world(column, row).galactic
-        on_sky = np.isfinite(sky.l.deg)
-        # The pixels that reproject takes, by what it takes them with.
-        grid = HEALPix(nside=nside, order="nested")
-        near, _ = grid.bilinear_interpolation_weights(sky.l[on_sky], sky.b[on_sky])
-        taken = np.zeros(grid.npix, dtype=bool)
-        taken[near] = True
-        return cls(nside, np.flatnonzero(taken))
-
-    @property
-    def side(self) -> float:
-        """Side of a pixel [deg]."""
-        return nside2resol(self.nside, arcmin=True) / 60
-
-    @property
-    def directions(self) -> np.ndarray:
-        """Unit vectors to the centres of the n pixels ``(n, 3)``."""
-        return unit_vectors(*pix2ang(self.nside, self.pixels, nest=True, lonlat=True))
-
-    def image(self, values: np.ndarray, wcs: Any) -> np.ndarray:
-        """Interpolate the values ``(n,)`` of the pixels; NaN off the sky."""
-        # Its import takes seconds.
-        from reproject import reproject_from_healpix
-
-        sky = np.full(12 * self.nside**2, np.nan)
-        sky[self.pixels] = values
-        how = {"shape_out": wcs.array_shape, "order": "bilinear", "nested": True}
-        return reproject_from_healpix((sky, "galactic"), wcs, **how)[0]
-
-
 def write_images(
-    path: str | os.PathLike[str],
-    values: dict[str, np.ndarray],
-    distances: np.ndarray,
-    wcs: Any,
-    source: Source,
-    meta: dict[str, Any],
-    *,
-    overwrite: bool = False,
+    path: str | os.PathLike[str], maps: SkyMaps, wcs: Any, *, overwrite: bool = False
 ) -> None:
-    """Write extensions ``MEAN``, ``STD``, ... [mag] of values ``(e, n)``.
-
-    They are at e distances [pc], in the n pixels of ``source``.
+    """Write extensions ``MEAN``, ``STD``, ... [mag] of sky maps, interpolated.
 
     Raises `InputError` if several distances are not evenly spaced, or ``path`` exists
     and ``overwrite`` is false, or cannot be written.
     """
+    # Its import takes seconds.
+    from reproject import reproject_from_healpix
+
+    distances = maps.distances
     steps = np.diff(distances)
     if len(steps) and np.ptp(steps) > 1e-6 * steps[0]:
         raise InputError(
             "the distances of an image's third axis must be evenly spaced, such as "
             f"--distances 100,200,300; got {', '.join(f'{d:g}' for d in distances)}"
         )
+    how = {"shape_out": wcs.array_shape, "order": "bilinear", "nested": True}
     units = []
-    for name, part in values.items():
+    for name, part in maps.arrays.items():
         header = wcs.to_header(relax=True)
         header["BUNIT"] = "mag"
         if len(steps):
@@ -177,11 +125,14 @@ def write_images(
             header["CRPIX3"], header["CRVAL3"] = 1.0, float(distances[0])
             header["CDELT3"] = float(steps[0])
         header["DIST"] = (float(distances[-1]), "[pc] extinction out to here")
-        planes = [source.image(plane, wcs) for plane in part]
+        planes = [
+            reproject_from_healpix((plane.astype(float), "galactic"), wcs, **how)[0]
+            for plane in part
+        ]
         array = np.array(planes if len(steps) else planes[0], dtype=np.float32)
         units.append(fits.ImageHDU(array, header, name.upper()))
     summary = "Cumulative extinction from the Sun, on the pixels of an image"
-    write_hdus(path, units, meta, summary, overwrite=overwrite)
+    write_hdus(path, units, maps.meta, summary, overwrite=overwrite)
 
 
 def _read_wcs(path: Path) -> Any:

@@ -18,26 +18,28 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 from dustmap.memory import rows_within
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import AXES, FRAME, Cube, field_title, field_unit
-from pipelines.cubes.sky import REGRESSION, Columns, SkyMaps, statistic_title
+from pipelines.cubes.sky import ESTIMATE, REGRESSION, Columns, Curves, statistic_title
 from pipelines.formats.citation import provenance_text
 from pipelines.storage import atomic
 
 _KIND = "dustmap cube"
 # Version 1 had no integrated extinctions, 3 had levels in groups; from 4 on attributes
-# are numbers and texts, of JSON where they were lists and objects, as netCDF has them.
-_VERSION = 4
-_READABLE = (1, 2, 3, 4)
+# are numbers and texts, of JSON where they were lists and objects, as netCDF has them;
+# 5 has nodes of extinctions, and columns of every level.
+_VERSION = 5
+_READABLE = (1, 2, 3, 4, 5)
 _RAYS = "extinction_"
 _COLUMNS = "column_"
-_TAKEN = (*AXES, "distance", "pixel", "last_star", "sample", "density_samples")
+_TAKEN = (*AXES, "distance", "node", "pixel", "last_star", "sample")
+SAMPLES = "density_samples"
 
 
 def write_zarr(
     path: atomic.AnyPath,
     cube: Cube,
-    integrated: SkyMaps | None = None,
+    curves: Curves | None = None,
     *,
-    columns: Sequence[Columns] = (),
+    columns: Sequence[dict[str, Columns]] = (),
     samples: Sequence[np.ndarray] = (),
     overwrite: bool = False,
 ) -> None:
@@ -46,11 +48,12 @@ def write_zarr(
     Each array keeps its data type. ``x y z`` [pc] are coordinate arrays for xarray.
     Frame, provenance, band and citation are attributes of the group. A map with finer
     cubes has all cubes in groups ``level_0``, ``level_1``, …, the coarsest first.
-    Integrated extinctions are arrays ``extinction_mean ...`` with the dimensions
-    ``pixel distance`` (float32) and ``last_star`` by pixel; a chunk holds all distances
-    of neighbouring pixels. Columns are arrays ``column_z_mean …`` on the coarsest
-    cube's other axes. ``samples`` of the density, one array ``(sample, z, y, x)`` per
-    level, become ``density_samples`` with one chunk per sample. The manifest of hashes
+    Integrated extinctions are the array ``extinction_mean`` with the dimensions ``pixel
+    distance``, others with ``pixel node`` (float32), and ``last_star`` by pixel
+    (`Curves`); a chunk holds all distances of neighbouring pixels. ``columns`` by axis,
+    one dictionary per level, are arrays ``column_z_mean …`` on the cube's other axes.
+    ``samples`` of the density, one array ``(sample, z, y, x)`` per level, become
+    ``density_samples`` with one chunk per sample. The manifest of hashes
     and the completion marker are written last, and the complete store appears at the
     end.
 
@@ -60,13 +63,13 @@ def write_zarr(
     """
     target = Path(path)
     for name in cube.arrays:
-        taken = name in _TAKEN or name.startswith((_RAYS, _COLUMNS))
+        taken = name in _TAKEN or name.startswith((_RAYS, _COLUMNS, SAMPLES))
         if taken or not name.isidentifier():
             raise ValueError(
                 f"array name {name!r} must be an identifier other than "
                 f"{', '.join(_TAKEN)}, {_RAYS}... and {_COLUMNS}..."
             )
-    attributes = _description(cube, integrated, columns, samples)
+    attributes = _description(cube, curves, columns, samples)
     # As texts of JSON lists and objects are valid in netCDF.
     flat: Any = {
         name: json.dumps(value) if isinstance(value, dict | list) else value
@@ -89,17 +92,19 @@ def write_zarr(
             _write(part, "sample", numbers, ("sample",), "1", title)
             dimensions, title = ("sample", *AXES[::-1]), f"{title}s of the density"
             chunks = (1, *draws.shape[1:])
-            _write(part, "density_samples", draws, dimensions, cube.unit, title, chunks)
-        for one in columns:
-            ends = f"extinction along {one.along}, from {one.low:g} to {one.high:g} pc"
-            # Up and across.
-            plane = tuple(axis for axis in AXES[::-1] if axis != one.along)
-            head = f"{_COLUMNS}{one.along}_"
-            for name, values in one.arrays.items():
-                title = statistic_title(name, ends)
-                _write(parts[0], head + name, values, plane, "mag", title)
-        if integrated is not None:
-            _write_rays(group, integrated)
+            _write(part, SAMPLES, draws, dimensions, cube.unit, title, chunks)
+        for part, by_axis in zip(parts, columns):
+            for along, one in by_axis.items():
+                ends = f"extinction along {along}, from {one.low:g} to {one.high:g} pc"
+                # Up and across.
+                plane = tuple(axis for axis in AXES[::-1] if axis != along)
+                for name, values in one.arrays.items():
+                    title = statistic_title(name, ends)
+                    _write(
+                        part, f"{_COLUMNS}{along}_{name}", values, plane, "mag", title
+                    )
+        if curves is not None:
+            _write_rays(group, curves)
         # With consolidated metadata xarray does not list the members, which would warn
         # about the manifest. zarr warns that the v3 specification has none yet.
         with warnings.catch_warnings():
@@ -110,8 +115,8 @@ def write_zarr(
 
 def _description(
     cube: Cube,
-    integrated: SkyMaps | None,
-    columns: Sequence[Columns],
+    curves: Curves | None,
+    columns: Sequence[dict[str, Columns]],
     samples: Sequence[np.ndarray],
 ) -> dict[str, Any]:
     """Return the attributes of the group."""
@@ -130,26 +135,28 @@ def _description(
     for name, key in (("band", "extinction_band"), ("citation", "citation")):
         if key in provenance:
             attributes[name] = provenance[key]
-    if integrated is not None:
+    if curves is not None:
         attributes["integrated"] = {
-            "nside": integrated.nside,
+            "nside": curves.nside,
             "ordering": "NESTED",
             "frame": "galactic",
-            "arrays": [_RAYS + name for name in integrated.arrays],
+            "arrays": [_RAYS + name for name in curves.arrays],
+            **curves.meta,
         }
-        attributes["integrated"] |= _stated(integrated.meta)
     if columns:
-        attributes["columns"] = {
-            one.along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
-            for one in columns
-        }
+        attributes["columns"] = [
+            {
+                along: {"low": one.low, "high": one.high, "arrays": list(one.arrays)}
+                for along, one in by_axis.items()
+            }
+            for by_axis in columns
+        ]
     if len(samples):
         attributes["samples"] = len(samples[0])
     return attributes
 
 
-def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
-    assert rays.last_star is not None
+def _write_rays(group: zarr.Group, rays: Curves) -> None:
     pixels, distances = len(rays.last_star), len(rays.distances)
     # Chunks of 1 MiB of float32: all distances of a power of four of pixels, one square
     # patch of the sky in NESTED order.
@@ -158,6 +165,8 @@ def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     by_pixel, long = ("pixel",), (min(2**18, pixels),)
     title = "distance from the observer"
     _write(group, "distance", rays.distances, ("distance",), "pc", title, (distances,))
+    nodes = rays.distances[rays.nodes]
+    _write(group, "node", nodes, ("node",), "pc", title, (len(nodes),))
     title = "HEALPix pixel (NESTED, Galactic)"
     _write(group, "pixel", np.arange(pixels), by_pixel, "1", title, long)
     # xdggs takes the attributes for the parameters of a grid, and refuses others.
@@ -167,10 +176,11 @@ def _write_rays(group: zarr.Group, rays: SkyMaps) -> None:
     last, title = rays.last_star, "end of the last stretch that a sight line crosses"
     _write(group, "last_star", last.astype(np.float32), by_pixel, "pc", title, long)
     for name, array in rays.arrays.items():
-        values = np.asarray(array.T, dtype=np.float32)
+        values = np.asarray(array, dtype=np.float32)
         title = statistic_title(name, "extinction integrated from the observer")
-        chunks, both = (min(patch, pixels), distances), ("pixel", "distance")
-        _write(group, _RAYS + name, values, both, rays.unit, title, chunks)
+        chunks = min(patch, pixels), values.shape[1]
+        both = "pixel", "distance" if name == "mean" else "node"
+        _write(group, _RAYS + name, values, both, "mag", title, chunks)
 
 
 def _write(
@@ -214,46 +224,60 @@ def read_zarr(path: atomic.AnyPath) -> Cube:
         return replace(cubes[0], finer=tuple(cubes[1:]))
 
 
-def read_integrated(path: atomic.AnyPath) -> SkyMaps:
+def read_curves(path: atomic.AnyPath) -> Curves:
     """Read the integrated extinctions of a map by :func:`write_zarr`.
 
     Raises `InputError` as :func:`read_zarr`, and if the store has none.
     """
     with _opened(path) as (group, about):
         if "integrated" not in about:
-            raise InputError(
-                f"{path} has no integrated extinctions: it is a simulation's truth "
-                "or was written by an earlier version. Export the run again "
-                f"(`dustmap export RUN --zarr {Path(path).name}`)"
-            )
-        names = [str(name) for name in about["integrated"]["arrays"]]
-        return SkyMaps(
-            distances=_read(group, "distance"),
-            arrays={name.removeprefix(_RAYS): _read(group, name).T for name in names},
+            raise InputError(f"{path} has no integrated extinctions")
+        described = about["integrated"]
+        names = [str(name) for name in described.pop("arrays")]
+        distances = _read(group, "distance")
+        return Curves(
+            distances=distances,
+            nodes=nodes_of(group, distances),
+            arrays={name.removeprefix(_RAYS): _read(group, name) for name in names},
             last_star=_read(group, "last_star"),
-            unit=str(group[names[0]].attrs["units"]),
-            meta={**about["provenance"], **_stated(about["integrated"])},
+            meta={n: described[n] for n in (REGRESSION, ESTIMATE) if n in described},
         )
 
 
-def _stated(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a provenance on integrated extinctions alone."""
-    return {name: meta[name] for name in (REGRESSION, "estimate") if name in meta}
+def nodes_of(group: zarr.Group, distances: np.ndarray) -> np.ndarray:
+    """Return the numbers of the distances at which all kinds are known."""
+    if "node" not in group:
+        return np.arange(len(distances))
+    return np.searchsorted(distances, _read(group, "node"))
 
 
-def read_columns(path: atomic.AnyPath) -> dict[str, Columns]:
-    """Read the columns of a map by :func:`write_zarr`, by axis; possibly none.
+def read_columns(path: atomic.AnyPath) -> list[dict[str, Columns]]:
+    """Read the columns of a map by :func:`write_zarr` by level; possibly none.
 
     Raises `InputError` as :func:`read_zarr`.
     """
     with _opened(path) as (group, about):
-        place, found = level_prefixes(about)[0], {}
-        for along, one in about.get("columns", {}).items():
-            head, low, high = f"{place}{_COLUMNS}{along}_", one["low"], one["high"]
-            arrays = {name: _read(group, head + name) for name in one["arrays"]}
-            ends = {"low": float(low), "high": float(high)}
-            found[along] = Columns(along=along, arrays=arrays, **ends)
-        return found
+        described = about.get("columns", [])
+        # Before version 5 those of the coarsest level alone.
+        described = [described] if isinstance(described, dict) else described
+        columns = []
+        for place, by_axis in zip(level_prefixes(about), described):
+            columns.append({})
+            for along, one in by_axis.items():
+                head = f"{place}{_COLUMNS}{along}_"
+                arrays = {name: _read(group, head + name) for name in one["arrays"]}
+                ends = {"low": float(one["low"]), "high": float(one["high"])}
+                columns[-1][along] = Columns(along=along, arrays=arrays, **ends)
+        return columns
+
+
+def read_samples(path: atomic.AnyPath) -> list[np.ndarray]:
+    """Read posterior samples of the density by level, ``(sample, z, y, x)``.
+
+    Raises `InputError` as :func:`read_zarr`.
+    """
+    with _opened(path) as (group, about):
+        return [_read(group, place + SAMPLES) for place in level_prefixes(about)]
 
 
 def level_prefixes(attributes: dict[str, Any]) -> list[str]:

@@ -21,7 +21,6 @@ from pipelines.maps.places import Places
 
 if TYPE_CHECKING:
     from dustmap.models.prior_integrals import PriorIntegrals
-    from pipelines.run.folder import Run
 
 Kind = str | float
 """A moment of a posterior: ``mean``, ``std``, a quantile by name, or a probability."""
@@ -56,13 +55,14 @@ class Answers:
     Values outside the map are NaN. ``path`` is the file, folder or name of the opened
     map, ``band`` the name of the extinction's band, ``verdict`` the one on the fit, and
     ``estimate`` one of `ESTIMATES`, empty for other programs' maps. Band and verdict
-    are empty if unknown.
+    are empty if unknown. ``run`` is the folder of the fit, if the map is opened there.
     """
 
     path: Path
     band: str = ""
     verdict: str = ""
     estimate: str = ""
+    run: Path | None = None
 
     @property
     def box(self) -> Box:
@@ -80,14 +80,9 @@ class Answers:
         return {}
 
     @property
-    def fit(self) -> Run | None:
-        """The run behind this map, if any."""
-        return None
-
-    @property
-    def has_samples(self) -> bool:
-        """True if posterior samples are available."""
-        return False
+    def sample_count(self) -> int:
+        """Number of posterior samples."""
+        return 0
 
     @property
     def known_band(self) -> str:
@@ -130,8 +125,8 @@ class Answers:
         Raises `InputError` if the map has none.
         """
         raise InputError(
-            f"{self.path} holds no posterior samples: give the run folder with "
-            "--samples RUN or open_map(map, samples=RUN)"
+            f"{self.path} holds no posterior samples: open a run or its map.zarr, of a "
+            "fit with --set inference.samples=32"
         )
 
     def support(self, places: Places) -> np.ndarray:
@@ -163,7 +158,8 @@ class Answers:
         """
         raise InputError(
             f"{self.path} has no prior beyond its box: outside='prior' (--outside "
-            "prior) is for runs of this program and their whole map.zarr and map.fits"
+            "prior) is for runs whose mean density is a disc, and for their whole "
+            "map.zarr and map.fits"
         )
 
     def cube(self) -> Cube:
@@ -195,26 +191,6 @@ class Answers:
         """Describe the estimate of extinctions or densities; empty if unknown."""
         kind = self.estimate if integrated else self.estimate and "map"
         return ESTIMATES.get(kind, "")
-
-    def estimated(self, estimate: str | None) -> Answers:
-        """Return this map with other `ESTIMATES` of extinctions; ``None`` keeps them.
-
-        Raises `InputError` if the map does not hold this estimate.
-        """
-        if estimate in (None, self.estimate):
-            return self
-        if estimate not in ESTIMATES:
-            raise InputError(
-                f"estimate must be one of {', '.join(ESTIMATES)}, got {estimate!r}"
-            )
-        return self._estimated(estimate)
-
-    def _estimated(self, estimate: str) -> Answers:
-        held = ESTIMATES.get(self.estimate, "extinctions of another program")
-        raise InputError(
-            f"{self.path} holds {held}, not the {ESTIMATES[estimate]}: query the run "
-            f"folder, or export it with --estimate {estimate}"
-        )
 
     def _lacks(self, what: str, where: str) -> MissingError:
         """Return the error for a missing product, and where to find one."""

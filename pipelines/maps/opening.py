@@ -16,7 +16,8 @@ from pipelines.formats.healpix import read_healpix
 from pipelines.formats.zarr import is_own_store, is_url, read_zarr
 from pipelines.maps.answers import Answers
 from pipelines.maps.queried import PACKAGE, open_queried
-from pipelines.maps.stored import of_cube, of_sky_maps, open_store
+from pipelines.maps.stored import Stored, of_cube, of_sky_maps, open_store
+from pipelines.run.record import STORE, read_run_record
 from pipelines.saving.workspace import SUFFIX, unfinished
 
 Form = Literal["run", "store", "npz", "cube", "sky", "stars"]
@@ -72,77 +73,64 @@ def _foreign(path: Path) -> InputError:
     )
 
 
-def open_answers(
-    reference: Any, *, samples: str | Path | None = None, **stated: Any
-) -> Answers:
+def open_answers(reference: Any, **stated: Any) -> Answers:
     """Open a map.
 
-    A path is a map store (``dustmap export RUN --zarr map.zarr``), read chunk by chunk
-    around places; another export (``map.fits``, ``map.healpix.fits``) or an archive
-    (`read_npz`), read whole and with fewer products; or a run folder, whose values are
-    computed anew. A store may be at a URL of fsspec (https, s3). ``samples`` is the run
-    folder for posterior samples of an export. Objects with ``query``, and
-    ``dustmaps:NAME``, are opened with what is ``stated`` by `open_queried`.
+    A path is a run folder, whose map store is opened; a map store (``dustmap export RUN
+    --zarr map.zarr``), read chunk by chunk around places; or another export
+    (``map.fits``, ``map.healpix.fits``) or an archive (`read_npz`), read whole and with
+    fewer products. A store may be at a URL of fsspec (https, s3). Objects with
+    ``query``, and ``dustmaps:NAME``, are opened with what is ``stated`` by
+    `open_queried`.
 
-    Raises `InputError` if the path is none of these, or is incomplete or altered, if
-    the samples belong to another map or band, or as `open_queried`.
+    Raises `InputError` if the path is none of these, or is incomplete or altered, or as
+    `open_queried`.
     """
     if is_queried(reference):
-        if samples is not None:
-            raise InputError(f"{reference} has no run whose samples it could have")
         return open_queried(reference, **stated)
     _refuse_facts(reference, stated)
-    if is_url(reference) and samples is None:
+    if is_url(reference):
         return open_store(reference)
     path = Path(reference)
     match form_of(path):
         case "run":
             return open_run(path)
         case "store":
-            answers = open_store(path)
+            return open_store(path)
         case "sky":
-            answers = of_sky_maps(path, read_healpix(path))
-        case "stars":
-            raise InputError(
-                f"{path} is a table of stars, not a map: fit a map to it with `dustmap "
-                "fit` (after `dustmap ingest`), and open the run folder"
-            )
+            return of_sky_maps(path, read_healpix(path))
         case "cube":
-            answers = of_cube(path, *read_cube_and_curves(path))
+            return of_cube(path, *read_cube_and_curves(path))
         case "npz":
-            answers = of_cube(path, read_npz(path))
-    if samples is None:
-        return answers
-    draws = open_run(samples)
-    if draws.band != answers.band:
-        raise InputError(
-            f"{path} is in {answers.band or 'an unnamed band'}, the samples are in "
-            f"{draws.band or 'an unnamed band'}: open the map exported from this run "
-            "without conversion"
-        )
-    fit, run = answers.meta.get("fit"), draws.fit
-    if fit is not None and (run is None or run.provenance["fit"] != fit):
-        raise InputError(
-            f"{path} is an export of another fit than {samples}: give its own run "
-            f"(named {answers.meta['run']} then)"
-        )
-    ours, theirs = answers.box, draws.box
-    if not np.allclose([ours.lower, ours.upper], [theirs.lower, theirs.upper]):
-        raise InputError(
-            f"{path} spans {ours.lower} to {ours.upper} pc, the samples "
-            f"{theirs.lower} to {theirs.upper} pc, so they belong to another map: give "
-            "its own run"
-        )
-    return replace(answers, draws=draws.estimated(answers.estimate or None))
+            return of_cube(path, read_npz(path))
+    raise InputError(
+        f"{path} is a table of stars, not a map: fit a map to it with `dustmap fit` "
+        "(after `dustmap ingest`), and open the run folder"
+    )
 
 
-def open_run(path: str | Path) -> Answers:
-    """Open a run folder; raises `InputError` if it is none, or was altered."""
-    # These need torch.
-    from pipelines.maps.run_map import RunMap
-    from pipelines.run.folder import read_run
+def open_run(path: str | Path) -> Stored:
+    """Open the map of a run folder.
 
-    return RunMap.of(read_run(path))
+    Raises `InputError` if it is none, is not finished or was altered, or its map is of
+    another fit.
+    """
+    folder = Path(path)
+    record = read_run_record(folder)
+    store = folder / STORE
+    if not store.is_dir():
+        raise InputError(
+            f"{folder} has no {STORE}: an earlier version wrote this run, or the store "
+            "was removed. Fit again"
+        )
+    answers = open_store(store)
+    if answers.meta.get("fit") != record["provenance"]["fit"]:
+        raise InputError(
+            f"{store} is the map of another fit than {folder}: restore its own, or fit "
+            "again"
+        )
+    verdict = str(record["summary"]["verdict"])
+    return replace(answers, path=folder, run=folder, verdict=verdict)
 
 
 def _refuse_facts(reference: Any, stated: dict[str, Any]) -> None:

@@ -24,14 +24,13 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import torch
 
 from dustmap.isotonic import Ranked
 from dustmap.keyed_noise import Purpose, keyed_normals
 from dustmap.models.prior_integrals import PriorIntegrals
-from dustmap.moments import Moments
 from pipelines.base.errors import InputError
-from pipelines.base.pixels import weights_around
+from pipelines.base.pixels import pixel_directions, weights_around
+from pipelines.base.quantiles import quantile
 from pipelines.base.table import Facts
 from pipelines.cubes.sky import SkyMaps
 from pipelines.maps.answers import (
@@ -48,7 +47,6 @@ from pipelines.maps.answers import (
     probability,
 )
 from pipelines.maps.places import Places
-from pipelines.maps.sky import pixel_directions
 
 # Resolution at the faces in sky maps, where cells are 1 to 3 deg wide.
 _FACES_NSIDE = 32
@@ -72,8 +70,7 @@ class PriorBeyond(Answers):
 
     box = _of_own("box")
     extent = _of_own("extent")
-    fit = _of_own("fit")
-    has_samples = _of_own("has_samples")
+    sample_count = _of_own("sample_count")
     support = _of_own("support")
     last_star = _of_own("last_star")
     cube = _of_own("cube")
@@ -89,12 +86,9 @@ class PriorBeyond(Answers):
         about = {item.name: getattr(own, item.name) for item in fields(Answers)}
         return cls(**about, own=own, law=own.prior())
 
-    def _estimated(self, estimate: str) -> Answers:
-        return replace(self, own=self.own.estimated(estimate), estimate=estimate)
-
     @property
     def facts(self) -> Facts:
-        height = self.law.mean.scale_height
+        height = self.law.scale_height
         disc = f"the prior's disc, with a scale height of {height:.4g} pc"
         return {**self.own.facts, "outside the box": disc}
 
@@ -139,11 +133,10 @@ class PriorBeyond(Answers):
         std = np.sqrt(near.get("std", 0.0) ** 2 + variance)
         share = np.divide(added, mean, out=np.full_like(mean, np.nan), where=mean != 0)
         known: Found = {"mean": mean, "std": std, PRIOR_SHARE: share}
-        parts = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
-        whole = Moments(**parts, positive=self.law.positive)
         for kind in kinds:
             if kind not in known:
-                known[kind] = whole.quantile(probability(kind)).numpy()
+                law = mean, std, probability(kind)
+                known[kind] = quantile(*law, positive=self.law.positive)
         return {kind: known[kind] for kind in kinds}
 
     def sky_maps(
@@ -194,9 +187,8 @@ class PriorBeyond(Answers):
         drawn = self.own.samples(ends, integrated=integrated)
         far, count = places.select(beyond), drawn.shape[1]
         mean, variance = self._added(far, integrated)
-        cells = ends.select(beyond).positions() / self.law.kernel.lengthscale.numpy()
-        keys = torch.from_numpy(np.floor(cells).astype(np.int64))
-        white = keyed_normals(keys, count, 0, Purpose.BEYOND).numpy()
+        cells = ends.select(beyond).positions() / np.array(self.law.lengthscale)
+        white = keyed_normals(np.floor(cells), count, 0, Purpose.BEYOND)
         if self.law.positive:
             order = white.argsort(axis=0).argsort(axis=0)
             added = Ranked.log_normal(mean, np.sqrt(variance)).samples(order)

@@ -19,10 +19,11 @@ import numpy as np
 from dustmap.memory import row_blocks
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.geometry import Box
-from pipelines.base.pixels import pixel_of, weights_around
+from pipelines.base.pixels import pixel_directions, pixel_of, weights_around
 from pipelines.base.quantiles import NAMES, interpolated_quantile
 from pipelines.cubes.cube import Cube, farthest, truth_extinction
-from pipelines.maps.cells import GridCells, Take
+from pipelines.cubes.sky import Curves
+from pipelines.maps.cells import GridCells, Take, in_memory
 from pipelines.maps.places import Places
 
 CROSSING_FLAGS = np.dtype(
@@ -47,9 +48,10 @@ class _Neighbours(NamedTuple):
 class PixelRays:
     """The integrated extinction of a map store by pixel and ``distance``.
 
-    ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED).
-    ``to_faces`` is true if rays end at the faces of the ``box``, else at their last
-    known distance.
+    ``distance`` [pc] has shape ``(k,)``, pixels are those of ``nside`` (NESTED). All
+    arrays but the mean are known at the distances with the numbers ``known (j,)``, as
+    of `Curves.nodes`; ``None`` stands for all. ``to_faces`` is true if rays end at the
+    faces of the ``box``, else at their last known distance.
     """
 
     take: Take
@@ -57,7 +59,21 @@ class PixelRays:
     nside: int
     distance: np.ndarray
     arrays: tuple[str, ...]
+    known: np.ndarray | None = None
     to_faces: bool = True
+
+    @classmethod
+    def of(cls, curves: Curves, box: Box) -> PixelRays:
+        """Return curves in memory."""
+        arrays = {f"extinction_{name}": x for name, x in curves.arrays.items()}
+        return cls(
+            take=in_memory({**arrays, "last_star": curves.last_star}),
+            box=box,
+            nside=curves.nside,
+            distance=curves.distances,
+            arrays=tuple(curves.arrays),
+            known=curves.nodes,
+        )
 
     @property
     def nodes(self) -> np.ndarray:
@@ -156,15 +172,18 @@ class PixelRays:
                 found[part, rows] = first_reached(nodes, curve, extinction[rows])
         return within_map(found, self.reach(places), self.last_star(places))
 
-    def curves(self, name: str, places: Places) -> np.ndarray:
-        """Interpolate an array at all distances towards places [mag], ``(n, k)``.
+    def curves(self, names: Iterable[str], places: Places) -> Named:
+        """Interpolate arrays at all distances towards places [mag], ``(n, k)`` each.
 
         Curves go on as far as a step beyond the last distance of any neighbour.
         """
-        found = np.empty((len(places), len(self.distance)))
+        size = len(places), len(self.distance)
+        curves = {name: np.empty(size) for name in names}
         for rows, near in self._blocks(places, curves=True):
-            found[rows] = _curves(self._rays(name, near), near, self.nodes)[:, 1:-1]
-        return found
+            for name, values in curves.items():
+                whole = _curves(self._rays(name, near), near, self.nodes)
+                values[rows] = whole[:, 1:-1]
+        return curves
 
     def pixel_of(self, places: Places) -> np.ndarray:
         """Return the pixel of each direction."""
@@ -178,22 +197,72 @@ class PixelRays:
         """Return the pixels' rays with a node at the observer, ``(u, k + 1)``."""
 
         def taken(name: str) -> np.ndarray:
-            return self.take(f"extinction_{name}", near.pixels)
+            rays = self.take(f"extinction_{name}", near.pixels)
+            return rays if name == "mean" else self._between_nodes(rays, near.pixels)
 
         if name in self.arrays:
             rays = taken(name)
         else:
-            # Extrapolation from non-decreasing curves may itself decrease.
-            from dustmap.isotonic import non_decreasing  # needs torch
-
             known = {name: taken(name) for name in NAMES if name in self.arrays}
             rays = interpolated_quantile(known, float(name[1:]) / 100)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                variances = np.log(known["p84"] / known["p50"]).reshape(-1) ** 2
-            starts = rays.shape[1] * np.arange(len(rays) + 1)
-            rising = non_decreasing(rays.reshape(1, -1), variances, starts)
-            rays = rising.reshape(rays.shape)
+            # Extrapolation from non-decreasing curves may itself decrease.
+            rising = np.fmax.accumulate(rays, axis=1)
+            rays = np.where(np.isnan(rays), np.nan, rising)
         return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
+
+    def _between_nodes(
+        self, values: np.ndarray, pixels: np.ndarray, columns: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Interpolate the pixels' values at nodes ``(u, j)`` at all distances.
+
+        ``columns`` are the numbers of some distances.
+        """
+        columns = np.arange(len(self.distance)) if columns is None else columns
+        if self.known is None:
+            return values[:, columns]
+        mean = self.take("extinction_mean", pixels)
+        last = np.isfinite(mean).sum(axis=1, keepdims=True) - 1
+        # A density that may be negative has no quantiles.
+        along = np.broadcast_to(self.distance, mean.shape)
+        along = mean if "p50" in self.arrays else along
+        step = np.searchsorted(self.known, columns)
+        # The last node of a ray has the values at its last distance.
+        anchors = np.minimum(self.known, np.maximum(last, 0))
+        high = np.take_along_axis(along, anchors[:, step], axis=1)
+        low = np.take_along_axis(along, anchors[:, np.maximum(step - 1, 0)], axis=1)
+        low = np.where(step > 0, low, 0.0)
+        near = np.where(step > 0, values[:, np.maximum(step - 1, 0)], 0.0)
+        rises = high > low
+        share = (along[:, columns] - low) / np.where(rises, high - low, 1.0)
+        return near + np.where(rises, share, 1.0) * (values[:, step] - near)
+
+    def sky(self, name: str, distance: float) -> np.ndarray:
+        """Return an array at a distance [pc] by pixel, ``(npix,)``; NaN beyond."""
+        step = int(np.searchsorted(self.distance, distance))
+        begin, end = self.nodes[step], self.nodes[step + 1]
+        columns = np.clip([step - 2, step - 1, step], 0, len(self.distance) - 1)
+        places = Places.of_points(pixel_directions(self.nside))
+        ends = self.reach(places)
+        values = np.empty(len(places))
+        for rows in row_blocks(len(places), 64 * len(self.distance)):
+            pixels = np.arange(rows.start, rows.stop)
+            rays = self.take(f"extinction_{name}", pixels)
+            if name == "mean":
+                before, low, high = rays[:, columns].T
+            else:
+                before, low, high = self._between_nodes(rays, pixels, columns).T
+            low = low if step > 0 else np.zeros_like(low)
+            before = before if step > 1 else np.zeros_like(low)
+            # Beyond the last distance of a pixel its last slope goes on to the face.
+            slope = (low - before) / (begin - self.nodes[max(step - 1, 0)] or 1.0)
+            whole = np.where(
+                np.isfinite(high) & (step < len(self.distance)),
+                low + (high - low) * ((distance - begin) / (end - begin)),
+                low + slope * (distance - begin),
+            )
+            within = distance <= ends[rows] * (1 + 1e-9)
+            values[rows] = np.where(within, whole, np.nan)
+        return values
 
     def _blocks(
         self, places: Places, *, curves: bool = False

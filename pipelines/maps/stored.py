@@ -19,17 +19,29 @@ from astropy import units as u
 
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.errors import InputError
-from pipelines.base.geometry import Box
+from pipelines.base.geometry import Box, unit_vectors
+from pipelines.base.pixels import nside_of, pixel_directions
 from pipelines.base.quantiles import NAMES, QUANTILES, interpolated_quantile
 from pipelines.base.table import Facts
 from pipelines.cubes.cube import AXES, Cube, grid_of
-from pipelines.cubes.sky import Columns, Ends, LineOfSight, SkyMaps
+from pipelines.cubes.sky import (
+    Columns,
+    Curves,
+    Ends,
+    LineOfSight,
+    SkyMaps,
+    check_distances,
+    even_distances,
+    outside,
+)
 from pipelines.formats.zarr import (
     is_url,
     level_prefixes,
+    nodes_of,
     open_cube,
     read_columns,
-    read_integrated,
+    read_curves,
+    read_samples,
     read_zarr,
 )
 from pipelines.maps.answers import (
@@ -43,11 +55,13 @@ from pipelines.maps.answers import (
     Kind,
     Kinds,
     Rng,
+    at_all_places,
     probability,
 )
 from pipelines.maps.cells import ChunkReader, GridCells, in_memory
 from pipelines.maps.places import Places
 from pipelines.maps.rays import CubeRays, PixelRays
+from pipelines.maps.sampled import SampledRays
 from pipelines.storage.atomic import MARKER, AnyPath, marker_of, require_same
 
 if TYPE_CHECKING:
@@ -84,24 +98,25 @@ def _given(product: Whole) -> Whole:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stored(Answers):
-    """A map written by ``dustmap export``, interpolated.
+    """A map written by this program, interpolated.
 
     ``cells`` hold the density, ``None`` for sky maps, and ``rays`` the extinction,
-    ``None`` for a map exported without it; at least one is given. ``read_cube``,
-    ``read_maps`` and, by axis, ``read_columns`` read whole products. ``scale`` is the
-    factor from the unit of the file to mag/pc. If ``blank``, values are NaN along rays
-    without any dust: they lie outside the footprint of a published map. ``draws`` is
-    the run for posterior samples, ``meta`` the provenance.
+    ``None`` for a map without it; at least one is given. ``read_cube``, ``read_maps``,
+    ``read_curves`` and, by level and axis, ``read_columns`` read whole products.
+    ``scale`` is the factor from the unit of the file to mag/pc. If ``blank``, values
+    are NaN along rays without any dust: they lie outside the footprint of a published
+    map. ``draws`` are the posterior samples, if any, ``meta`` is the provenance.
     """
 
     cells: GridCells | None
     rays: PixelRays | CubeRays | None
     read_cube: Callable[[], Cube] | None = None
     read_maps: Callable[[], SkyMaps] | None = None
-    read_columns: Callable[[], dict[str, Columns]] = dict
+    read_curves: Callable[[], Curves] | None = None
+    read_columns: Callable[[], list[dict[str, Columns]]] = list
     scale: float = 1.0
     blank: bool = False
-    draws: Answers | None = None
+    draws: SampledRays | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -124,11 +139,26 @@ class Stored(Answers):
             facts["extinctions"] = ESTIMATES[self.estimate]
         if self.verdict:
             facts["verdict"] = self.verdict
-        return facts if self.draws is None else {**facts, **self.draws.facts}
+        if self.draws is not None:
+            facts["samples"] = f"{self.draws.count}"
+        if stars := self.meta.get("stars"):
+            facts["stars"] = ", ".join(f"{n:,} {what}" for what, n in stars.items())
+        if judged := self.meta.get("held_out"):
+            rmse = judged["rmse"]
+            facts["held-out stars"] = (
+                f"RMSE {rmse['store']:.3g} mag, noise included ({rmse['exact']:.3g} by "
+                "exact predictions)"
+            )
+        return facts
 
     @property
-    def has_samples(self) -> bool:
-        return self.draws is not None
+    def sample_count(self) -> int:
+        return 0 if self.draws is None else self.draws.count
+
+    @property
+    def is_positive(self) -> bool:
+        """True if quantiles are those of a positive density."""
+        return "p50" in self.kinds(integrated=False)
 
     def origins(self) -> list[dict[str, Any]]:
         return self.meta.get("maps", [])
@@ -162,8 +192,19 @@ class Stored(Answers):
         return rays.crossings(places, extinction)
 
     def samples(self, places: Places, *, integrated: bool, rng: Rng = None) -> Draws:
-        drawn = super() if self.draws is None else self.draws
-        return drawn.samples(places, integrated=integrated, rng=rng)
+        if self.draws is None:
+            return super().samples(places, integrated=integrated, rng=rng)
+        inside = self.box.contains(places.positions())
+        within = places.select(inside)
+        if integrated:
+            assert isinstance(self.rays, PixelRays), "a store with samples has curves"
+            drawn = self.draws.extinctions(within, self.rays)
+        else:
+            moments = self.moments(within, ("mean", "std"), integrated=False)
+            law = moments["mean"] / self.scale, moments["std"] / self.scale
+            drawn = self.draws.densities(within, *law, positive=self.is_positive)
+        whole = at_all_places({"mean": self.scale * drawn}, inside)["mean"]
+        return whole if rng is None else whole[:, int(rng.integers(self.draws.count))]
 
     def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         part = self._rays() if integrated else self._cells()
@@ -216,13 +257,13 @@ class Stored(Answers):
 
     def prior(self) -> PriorIntegrals:
         # A cut-out ends where the map goes on.
-        if self.cells is None or "plan" not in self.meta or "cut" in self.meta:
+        if self.cells is None or not self.meta.get("prior") or "cut" in self.meta:
             return super().prior()
-        from pipelines.model.plan import Plan  # needs torch
+        from dustmap.models.prior_integrals import PriorIntegrals
 
         changes = self.meta.get("band_conversions", [])
         factor = math.prod(float(change["factor"]) for change in changes)
-        return Plan.from_dict(self.meta["plan"]).build_prior().scaled(factor)
+        return PriorIntegrals.from_dict(self.meta["prior"]).scaled(factor)
 
     def cube(self) -> Cube:
         return super().cube() if self.read_cube is None else self.read_cube()
@@ -230,31 +271,103 @@ class Stored(Answers):
     def columns(
         self, along: str, between: Ends | None = None, *, level: int = 0
     ) -> Columns | None:
-        """Return the store's columns through the coarsest grid."""
-        found = None if level else self.read_columns().get(along)
-        if found is None:
+        """Return the store's columns through a grid, if they have these ends."""
+        columns = self.read_columns()
+        held = columns[level].get(along) if level < len(columns) else None
+        if held is None:
             return None
-        axis, box = AXES.index(along), self._cells().box
-        ends = between or (box.lower[axis], box.upper[axis])
-        return found if np.allclose((found.low, found.high), ends) else None
+        axis, grid = AXES.index(along), self._cells().grids[level]
+        ends = between or (grid.lower[axis], grid.upper[axis])
+        return held if np.allclose((held.low, held.high), ends) else None
+
+    def checked_distances(self, distances: Distances, nside: int | None) -> np.ndarray:
+        """Return distances of sky maps [pc], by default round ones.
+
+        Raises `InputError` if they do not increase, or end beyond the map, or ``nside``
+        is no resolution or finer than the store's.
+        """
+        assert isinstance(self.rays, PixelRays)
+        if nside is not None and (nside_of(12 * nside**2) is None):
+            raise InputError(f"nside must be a power of 2, got {nside}")
+        if nside is not None and nside > self.rays.nside:
+            raise InputError(
+                f"{self.path} has pixels of nside {self.rays.nside}: choose this or a "
+                f"coarser one, got {nside}"
+            )
+        chosen = even_distances(self.box) if distances is None else distances
+        edges = np.asarray(chosen, dtype=np.float64)
+        check_distances(edges)
+        if edges[-1] > self.rays.nodes[-1]:
+            raise InputError(
+                f"distances extend to {edges[-1]:g} pc, where no sight line is still "
+                "inside the map: choose distances up to its furthest corner, "
+                f"{self.rays.distance[-1]:.6g} pc away"
+            )
+        return edges
 
     def sky_maps(
         self, distances: Distances = None, nside: int | None = None
     ) -> SkyMaps:
-        """Return sky maps at some of the store's distances."""
-        if self.read_maps is None:
+        """Return sky maps at distances of files, interpolated from a store's curves."""
+        if self.read_maps is not None:
+            maps = self.read_maps()
+            if nside not in (None, maps.nside):
+                raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
+            return maps.out_to(distances)
+        if not isinstance(self.rays, PixelRays):
             return super().sky_maps(distances, nside)
-        maps = self.read_maps()
-        if nside not in (None, maps.nside):
-            raise InputError(f"{self.path} has sky maps of nside {maps.nside} only")
-        return maps.out_to(distances)
+        edges = self.checked_distances(distances, nside)
+        rays = self.rays
+        if self.read_curves is not None:
+            rays = PixelRays.of(self.read_curves(), self.box)
+        towards = Places.of_points(pixel_directions(nside or rays.nside))
+        arrays = {
+            name: np.empty((len(edges), len(towards)), dtype=np.float32)
+            for name in rays.arrays
+        }
+        for row, edge in enumerate(edges):
+            if nside in (None, rays.nside):
+                moments = {name: rays.sky(name, edge) for name in arrays}
+            else:
+                places = towards.at(np.full(len(towards), edge))
+                moments = self.moments(places, rays.arrays, integrated=True)
+            for name, values in moments.items():
+                arrays[str(name)][row] = values
+        last = self.last_star(towards)
+        return SkyMaps(distances=edges, arrays=arrays, last_star=last, meta=self.meta)
 
     def lines(self, directions: Directions | None = None) -> list[LineOfSight]:
-        # Plain sky maps have too few distances for curves.
-        if self.read_maps is None or self.cells is None:
+        """Return curves towards directions, by default towards much dust and stars."""
+        # With the readers of tables, which a query does without.
+        from pipelines.maps.lines import informed_directions, with_stars
+
+        if self.cells is None or not isinstance(self.rays, PixelRays):
             return super().lines(directions)
-        maps = self.read_maps()
-        return [maps.ray(*one) for one in directions or maps.informed_directions()]
+        stars = None
+        if self.run is not None:
+            from pipelines.catalog.schema import read_stars
+
+            stars = read_stars(self.run / "stars.parquet")
+        chosen = [*directions] if directions else informed_directions(self.rays)
+        places = Places.of_points(unit_vectors(*np.array(chosen).T))
+        curves = self.rays.curves(self.rays.arrays, places)
+        ends = self.reach(places)
+        for (lon, lat), end in zip(chosen, ends, strict=True):
+            if not end > 0:
+                raise outside(lon, lat)
+        last = self.last_star(places)
+        found = []
+        for row, (lon, lat) in enumerate(chosen):
+            within = self.rays.distance <= ends[row] * (1 + 1e-9)
+            line = LineOfSight(
+                l=lon,
+                b=lat,
+                distance=self.rays.distance[within],
+                arrays={name: values[row, within] for name, values in curves.items()},
+                last_star=float(last[row]),
+            )
+            found.append(line if stars is None else with_stars(line, stars))
+        return found
 
 
 def _made_of(kind: Kind, arrays: Sequence[str], integrated: bool) -> tuple[str, ...]:
@@ -299,26 +412,38 @@ def open_store(path: AnyPath) -> Stored:
         described, rays = attributes.get("integrated"), None
         if described is not None:
             names = (str(name) for name in described["arrays"])
+            distances = np.asarray(reader.array("distance")[...], dtype=np.float64)
             rays = PixelRays(
                 take=reader.take,
                 box=cells.box,
                 nside=int(described["nside"]),
-                distance=np.asarray(reader.array("distance")[...], dtype=np.float64),
+                distance=distances,
                 arrays=tuple(name.removeprefix("extinction_") for name in names),
+                known=nodes_of(group, distances),
             )
     except KeyError as error:
         raise InputError(f"{path} is not a map of this program: {error}") from error
+    draws = None
+    if count := int(attributes.get("samples", 0)):
+        samples = Once(partial(_whole, _samples_last, path, marker))
+        draws = SampledRays(read=samples, count=count, grids=cells.grids)
     return Stored(
         path=Path(path),
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
+        draws=draws,
         read_cube=Once(partial(_whole, read_zarr, path, marker)),
-        read_maps=None
+        read_curves=None
         if rays is None
-        else Once(partial(_whole, read_integrated, path, marker)),
+        else Once(partial(_whole, read_curves, path, marker)),
         read_columns=Once(partial(_whole, read_columns, path, marker)),
     )
+
+
+def _samples_last(path: AnyPath) -> list[np.ndarray]:
+    """Read samples by level, ``(x, y, z, s)``: those of a cell are neighbours."""
+    return [np.ascontiguousarray(level.T) for level in read_samples(path)]
 
 
 def _whole(

@@ -28,8 +28,7 @@ def step_rays(
 ) -> LineIntegrals:
     """Return line integrals [pc] with steps of ``plan.ray_step`` cells.
 
-    With ``outwards`` even steps begin at the observer, half as long, for the sums of
-    `pipelines.maps.integrals`.
+    With ``outwards`` even steps begin at the observer, half as long.
     """
     step, grids = plan.ray_step * min(plan.grid.spacing), plan.nested_grids
     if outwards:

@@ -173,9 +173,7 @@ class Plan:
                 "a constant mean density: fit in a taller box, or with --set "
                 "prior.mean=exponential-disc"
             )
-        return PriorIntegrals(
-            mean=mean, kernel=self.build_kernel(), positive=self.is_lognormal
-        )
+        return PriorIntegrals.of(mean, self.build_kernel(), positive=self.is_lognormal)
 
 
 @cache

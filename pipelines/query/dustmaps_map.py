@@ -40,7 +40,7 @@ class DustmapQuery(_Base):
 
     Parameters
     ----------
-    path, samples
+    path
         As for `pipelines.query.open_map`; or an opened map.
     integrated
         Default of queries: True for extinctions [mag], False for densities [mag/pc].
@@ -55,16 +55,13 @@ class DustmapQuery(_Base):
         self,
         path: str | Path | DustMap,
         *,
-        samples: str | Path | None = None,
         integrated: bool | None = None,
         seed: int = 0,
         quantity: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(path, DustMap):
-            path = open_map(path, samples=samples)
-        elif samples is not None:
-            raise InputError("samples go with a path: open the map with them")
+            path = open_map(path)
         self.map = path
         self.integrated, self._quantity = integrated, quantity
         self._rng = np.random.default_rng(seed)

@@ -78,15 +78,12 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DustMap:
-    """A map to query at coordinates.
-
-    Moments and quantiles are interpolated in a store, and computed anew for a run.
-    """
+    """A map to query at coordinates: moments and quantiles are interpolated."""
 
     answers: Answers
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the map without its computed `cube`."""
+        """Pickle the map without its `cube`."""
         return {"answers": self.answers}
 
     def __repr__(self) -> str:
@@ -117,11 +114,11 @@ class DustMap:
     @property
     def has_samples(self) -> bool:
         """True if posterior samples are available."""
-        return self.answers.has_samples
+        return self.answers.sample_count > 0
 
     @cached_property
     def cube(self) -> Cube:
-        """The density on the map's own grid, computed for a run.
+        """The density on the map's own grid.
 
         ``cube.arrays["mean"]``, ``"std"``, ``"p50"`` and others have shape
         ``(z, y, x)``, in ``cube.unit``; ``cube.x`` to ``cube.z`` [pc] are the cells'
@@ -152,12 +149,10 @@ class DustMap:
         """
         path = path_of(path)
         maps = self.answers, open_answers(self.path)
-        states = {(type(one), one.estimate, one.has_samples) for one in maps}
-        if len(states) > 1:
+        if len({type(one) for one in maps}) > 1:
             raise InputError(
-                f"{self.path} is opened with outside=, samples= or another estimate, "
-                "which a copy would not hold: save the map without them, and open the "
-                "copy with them"
+                f"{self.path} is opened with outside=, which a copy would not hold: "
+                "save the map without it, and open the copy with it"
             )
         if self.path.is_dir():
             with atomic_directory(path, overwrite=overwrite) as folder:
@@ -178,7 +173,7 @@ class DustMap:
             raise InputError(f"outside must be {' or '.join(OUTSIDE)}, got {outside!r}")
         if outside == "nan":
             return self
-        from pipelines.maps.prior_beyond import PriorBeyond  # needs torch
+        from pipelines.maps.prior_beyond import PriorBeyond
 
         return DustMap(answers=PriorBeyond.of(self.answers))
 
@@ -192,7 +187,6 @@ class DustMap:
         total: bool = False,
         return_flags: bool = False,
         rng: np.random.Generator | None = None,
-        estimate: str | None = None,
     ) -> Any:
         """Return the extinction to, or the density at, coordinates.
 
@@ -204,8 +198,9 @@ class DustMap:
         other places of a call. Structure below the grid's cells is drawn once per cell
         for samples of the density.
 
-        Between grid points a store interpolates mean, std and quantiles trilinearly; a
-        run takes quantiles over the samples at the place itself, which are higher.
+        Mean, std and quantiles of densities are interpolated trilinearly between grid
+        points, extinctions between pixels' rays; `dustmap.predict` gives those of a run
+        at the places themselves.
 
         Parameters
         ----------
@@ -217,7 +212,7 @@ class DustMap:
             the density there [mag/pc]. Required.
         mode
             ``mean``, ``std``, ``median``, ``percentile`` (with ``pct``), ``samples``
-            (all posterior draws, from a run) or ``random_sample`` (one of them, the
+            (all posterior draws) or ``random_sample`` (one of them, the
             same for all coordinates, chosen by ``rng``).
         pct
             One percentile, or a list of them.
@@ -225,10 +220,6 @@ class DustMap:
             Return the extinction through the whole map, and ignore distances.
         return_flags
             Return flags beside the values: see `FLAGS`.
-        estimate
-            ``map`` for extinctions of the map without kriging. By default those of a
-            run are map and kriging together (``kriged``) if the fit found that this
-            predicts unseen stars better; those of an export are what it holds.
 
         Returns
         -------
@@ -265,7 +256,7 @@ class DustMap:
                 "mode='random_sample' needs rng=np.random.default_rng(seed), for a "
                 "reproducible choice"
             )
-        answers = self.answers.estimated(estimate)
+        answers = self.answers
         places, reached = self._reached(coords, integrated, total)
         if not integrated and len(places) and np.isposinf(places.distance).all():
             raise InputError(
@@ -287,36 +278,23 @@ class DustMap:
             return answer
         return answer, self._flags(places, reached, values, integrated)
 
-    def extinction(
-        self, coords: SkyCoord, *, total: bool = False, estimate: str | None = None
-    ) -> Answer:
+    def extinction(self, coords: SkyCoord, *, total: bool = False) -> Answer:
         """Return the posterior of the extinction from the observer to coordinates.
 
         As `query` with all modes that the map holds, in one pass.
         """
-        return self._answer(coords, integrated=True, total=total, estimate=estimate)
+        return self._answer(coords, integrated=True, total=total)
 
     def density(self, coords: SkyCoord) -> Answer:
         """Return the posterior of the density at coordinates, as `extinction`."""
-        return self._answer(coords, integrated=False, total=False, estimate=None)
+        return self._answer(coords, integrated=False, total=False)
 
-    def extinction_and_density(
-        self, coords: SkyCoord, *, estimate: str | None = None
-    ) -> tuple[Answer, Answer]:
+    def extinction_and_density(self, coords: SkyCoord) -> tuple[Answer, Answer]:
         """Return `extinction` and `density` at the same coordinates."""
-        return self.extinction(coords, estimate=estimate), self.density(coords)
+        return self.extinction(coords), self.density(coords)
 
-    def estimated(self, estimate: str | None) -> DustMap:
-        """Return this map with other extinctions by default: see `query`.
-
-        Raises `InputError` if the map does not hold this estimate.
-        """
-        return DustMap(answers=self.answers.estimated(estimate))
-
-    def _answer(
-        self, coords: SkyCoord, *, integrated: bool, total: bool, estimate: str | None
-    ) -> Answer:
-        answers = self.answers.estimated(estimate)
+    def _answer(self, coords: SkyCoord, *, integrated: bool, total: bool) -> Answer:
+        answers = self.answers
         places, reached = self._reached(coords, integrated, total)
         kinds = answers.default_kinds(integrated=integrated) or ("mean",)
         found = answers.moments(reached, kinds, integrated=integrated)
@@ -340,7 +318,6 @@ class DustMap:
         extinction: u.Quantity | float | np.ndarray,
         *,
         return_flags: bool = False,
-        estimate: str | None = None,
     ) -> Any:
         """Return the distance at which the median curves reach an extinction.
 
@@ -375,7 +352,7 @@ class DustMap:
             raise InputError(
                 f"an extinction must be positive and finite [mag], got {extinction}"
             )
-        found, flags = self.answers.estimated(estimate).crossings(places, values)
+        found, flags = self.answers.crossings(places, values)
         parts = [u.Quantity(places.restore(part), u.pc, copy=False) for part in found]
         crossing = Crossing(*parts)
         return (crossing, places.restore(flags)) if return_flags else crossing
@@ -434,29 +411,22 @@ class DustMap:
         return places.restore(flags)
 
 
-def open_map(
-    reference: Any,
-    *,
-    samples: str | Path | None = None,
-    outside: str = "nan",
-    **stated: Any,
-) -> DustMap:
-    """Open a map store, another export, a run folder, or an object with ``query``.
+def open_map(reference: Any, *, outside: str = "nan", **stated: Any) -> DustMap:
+    """Open a run folder, a map store, another export, or an object with ``query``.
 
-    ``samples`` is the run folder for posterior samples of a store. ``outside="prior"``
-    continues the map beyond its box (`DustMap.with_outside`). Objects are those of the
+    ``outside="prior"`` continues the map beyond its box (`DustMap.with_outside`).
+    Objects are those of the
     package dustmaps, by name too (``dustmaps:edenhofer2023``), or others with
     ``query(coordinates)``; ``stated`` is what they return, ``integrated=False,
     factor=2.8`` (`pipelines.maps.queried.open_queried`), and may be left out for the
     classes in ``catalogs/maps/published.toml``. Raises `InputError` if this is not a
-    map, the samples belong to another map or band, what an object returns is not known,
-    or the map has no prior that is known outside.
+    map, what an object returns is not known, or the map has no prior that is known
+    outside.
     """
-    run = None if samples is None else path_of(samples, "the path of a run's samples")
     is_object = hasattr(reference, "query") and not isinstance(reference, DustMap)
     if not is_object and not isinstance(reference, str):
         reference = path_of(reference, "an object with query, or the path of a map")
-    dust = DustMap(answers=open_answers(reference, samples=run, **stated))
+    dust = DustMap(answers=open_answers(reference, **stated))
     return dust.with_outside(outside)
 
 

@@ -31,10 +31,11 @@ from pipelines.base.geometry import Box
 from pipelines.base.table import Facts, Table
 from pipelines.model.engine import posterior_model
 from pipelines.model.plan import Plan
+from pipelines.run.record import read_run_record
 from pipelines.run.residual import read_residual
 from pipelines.run.verdict import Verdict, verdict
-from pipelines.saving.workspace import SUFFIX, read_json, unfinished
-from pipelines.storage.atomic import check_manifest, check_output_folder
+from pipelines.saving.workspace import SUFFIX, read_json
+from pipelines.storage.atomic import check_output_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -150,19 +151,7 @@ def read_run(path: str | Path) -> Run:
     Raises `InputError` if the folder is not a run, is incomplete, or was altered.
     """
     folder = Path(path)
-    begun = unfinished(folder)
-    if begun is not None and (folder.name.endswith(SUFFIX) or not folder.exists()):
-        raise InputError(
-            f"{begun.output}: this fit is not finished: continue with its original "
-            f"command and --resume (`dustmap status {begun.output}` shows its progress)"
-        )
-    if not (folder / "run.json").is_file():
-        raise InputError(
-            f"{folder} is not a run folder: it has no run.json (make one with "
-            "`dustmap fit stars.parquet -o RUN`)"
-        )
-    check_manifest(folder, allow_extra=True)
-    description = json.loads((folder / "run.json").read_text())
+    description = read_run_record(folder, whole=True)
     plan = Plan.from_dict(description["plan"])
     tensors = load_file(folder / "posterior.safetensors")
     model = posterior_model(

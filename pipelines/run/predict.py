@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,18 +32,25 @@ UNITS = {
 }
 
 
-def predict_columns(plan: Plan, posterior: Posterior, stars: Stars) -> Columns:
-    """Predict noise-free extinction [mag] and density [mag/pc] of stars, in order.
+class Located(Protocol):
+    """Stars, or other places: ``positions`` are ``x, y, z`` [pc], ``(n, 3)``."""
 
-    Columns are mean, std and p2_5 to p97_5. Stars outside the box get NaN and
+    def __len__(self) -> int: ...
+    def positions(self) -> np.ndarray: ...
+
+
+def predict_columns(plan: Plan, posterior: Posterior, at: Located) -> Columns:
+    """Predict noise-free extinction [mag] and density [mag/pc] at places, in order.
+
+    Columns are mean, std and p2_5 to p97_5. Places outside the box get NaN and
     ``inside = False``. Standard deviations include the unresolved part. If the residual
     has a stack, the extinctions are those of the stack.
     """
-    positions = torch.as_tensor(stars.positions())
+    positions = torch.as_tensor(at.positions())
     inside = plan.grid.contains(positions)
     where = inside.numpy()
     columns = {
-        f"{quantity}_{kind}": np.full(len(stars), np.nan)
+        f"{quantity}_{kind}": np.full(len(at), np.nan)
         for quantity in ("extinction", "density")
         for kind in KINDS
     }

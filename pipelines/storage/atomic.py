@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -131,12 +131,15 @@ def write_manifest(directory: AnyPath) -> None:
 
 
 def check_manifest(
-    directory: AnyPath, *, allow_extra: bool = False, hashes: bool = True
+    directory: AnyPath,
+    *,
+    allow_extra: bool = False,
+    hashed: Collection[str] | None = None,
 ) -> dict[str, FileDigest]:
     """Compare a directory with its manifest, and return the manifest.
 
-    ``allow_extra`` accepts unlisted files; without ``hashes`` only presence and size
-    are compared.
+    ``allow_extra`` accepts unlisted files; of files other than those ``hashed``, if
+    given, only presence and size are compared.
 
     Raises `InputError` if the marker or manifest is missing or damaged, or files are
     missing, altered or (unless allowed) extra; the message names five of them.
@@ -150,7 +153,8 @@ def check_manifest(
             faults += [] if allow_extra else [f"not in the manifest: {name}"]
         else:
             same = (folder / name).stat().st_size == listed[name].size
-            if not same or (hashes and digest_of(folder / name) != listed[name]):
+            wanted = hashed is None or name in hashed
+            if not same or (wanted and digest_of(folder / name) != listed[name]):
                 faults.append(f"altered: {name}")
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""

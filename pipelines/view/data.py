@@ -80,8 +80,8 @@ def gather(source: Answers, *, stars: Path | None = None) -> dict[str, Any]:
                 f"{stars} is in {bands[0]}, {source.path} in {bands[1]}: ingest it "
                 f"with --band '{bands[1]}'"
             )
-    elif source.fit is not None:
-        stars = source.fit.path / "stars.parquet"
+    elif source.run is not None:
+        stars = source.run / "stars.parquet"
     # Rotates unit vectors of ICRS to Galactic ones.
     axes: Any = SkyCoord(np.eye(3), representation_type="cartesian", frame="icrs")
     return parts | {
@@ -121,7 +121,7 @@ def _cubes(source: Answers, cube: Cube) -> list[dict[str, Any]]:
     """Return densities of the whole box and near the Sun, with their columns."""
     found, shown = [], shown_levels(cube)
     cells = sum(min(math.prod(cube.levels[n].shape), POINTS) for n in shown.values())
-    count = min(_SAMPLES, _SAMPLED // cells) if source.has_samples else 0
+    count = min(_SAMPLES, _SAMPLED // cells) if source.sample_count else 0
     for title, number in shown.items():
         level = cube.levels[number]
         arrays = shown_arrays(level)

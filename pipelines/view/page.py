@@ -59,7 +59,7 @@ def view_page(
     band = source.known_band
     packed = [a for cube in cubes for a in cube["arrays"].values()]
     curves = [] if sky is None else list(sky["arrays"].values())
-    run = None if source.fit is None else read_record(source.fit.path)
+    run = None if source.run is None else read_record(source.run)
     return rendered(
         TEMPLATES,
         "view.html",

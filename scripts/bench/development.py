@@ -36,6 +36,7 @@ from scoring import WIDTHS, correlation, coverage, read_prediction
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import dustmap
+from dustmap.functionals import PointValues
 from dustmap.residual.field import ResidualField
 from dustmap.residual.predictive import Measured, learn_law
 from dustmap.residual.surveys import SurveyLaw
@@ -44,7 +45,6 @@ from pipelines.base.quantiles import summaries
 from pipelines.base.table import Table
 from pipelines.catalog.schema import Stars, read_stars
 from pipelines.config import FitConfig
-from pipelines.maps.density import cell_means
 from pipelines.model.plan import Plan
 from pipelines.run.baseline import Baseline
 from pipelines.run.folder import read_run
@@ -246,7 +246,8 @@ def in_cells(centres: np.ndarray, true: np.ndarray, run: Path) -> list[Row]:
     """Judge mean densities in cells by distance: those of the map over true masses."""
     distance = np.linalg.norm(centres, axis=1)
     widths = [float(np.diff(np.unique(axis)).min()) for axis in centres.T]
-    found = cell_means(read_run(run), torch.from_numpy(centres), widths)
+    in_run = read_run(run).posterior.over_cells(widths)
+    found = in_run.moments(PointValues(torch.from_numpy(centres)), rows=2**18)
     said = {name: np.asarray(values) for name, values in summaries(found).items()}
     rows: list[Row] = []
     for low, high in itertools.pairwise(_CELL_SHELLS):

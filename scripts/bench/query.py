@@ -26,7 +26,7 @@ from pipelines.base.geometry import Box
 from pipelines.base.table import Row
 from pipelines.catalog.schema import Stars
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves
 from pipelines.formats.zarr import write_zarr
 from pipelines.query import open_map
 from pipelines.run.folder import read_run
@@ -78,9 +78,6 @@ def fitted_map(options: argparse.Namespace, work: Path) -> tuple[Path, Path]:
             chosen.append(f"box.{axis}=[{-half},{half}]")
         if options.quick:
             galaxy += ["--set", "truth.spacing=75"]
-            # Between the centres of so large cells a store does not hold what
-            # neighbouring stars tell beyond the map.
-            chosen.append("model.residual=false")
         dustmap(["simulate", "-o", mock, "--overwrite", *galaxy], work / "simulate.log")
         words = [word for pair in chosen for word in ("--set", pair)]
         dustmap(["fit", mock, "-o", run, *words], work / "fit.log")
@@ -97,14 +94,14 @@ def write_noise(path: Path, sizes: tuple[tuple[int, ...], int, int], seed: int) 
     x, y, z = (10.0 * (np.arange(n) - n // 2) for n in shape)
     names = ("mean", "std", "p16", "p50", "p84")
     fields = {n: rng.random(shape[::-1], dtype=np.float32) for n in (*names, "support")}
-    rays = {n: rng.random((count, 12 * nside**2), dtype=np.float32) for n in names}
+    rays = {n: rng.random((12 * nside**2, count), dtype=np.float32) for n in names}
     reach = np.linalg.norm([axis[0] for axis in (x, y, z)])
     last = np.full(12 * nside**2, reach / 3, dtype=np.float32)
     distance = reach / count * np.arange(1, count + 1)
     write_zarr(
         path,
         Cube(x=x, y=y, z=z, arrays=fields),
-        SkyMaps(distances=distance, arrays=rays, last_star=last),
+        Curves(distances=distance, nodes=np.arange(count), arrays=rays, last_star=last),
     )
 
 

@@ -1,5 +1,7 @@
 """The prior's extinction along a ray, against dense sums and closed forms."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,16 @@ DISC = ExponentialDisc(
 RAYS = [(0, 60, 460, 2000), (180, 20, 1170, np.inf), (90, 5, 1250, 3000), (9, 80, 4, 9)]
 
 
-def prior(name="matern32", lengthscale=(150.0, 150.0, 80.0), bend=(), positive=True):
+def correlation(
+    name="matern32", lengthscale=(150.0, 150.0, 80.0), bend=(), positive=True
+):
     variance = 1.2 if positive else 1e-8
-    kernel = KERNELS[name](lengthscale=list(lengthscale), variance=variance, bend=bend)
-    return PriorIntegrals(mean=DISC, kernel=kernel, positive=positive)
+    return KERNELS[name](lengthscale=list(lengthscale), variance=variance, bend=bend)
+
+
+def prior(*given, positive=True):
+    kernel = correlation(*given, positive=positive)
+    return PriorIntegrals.of(DISC, kernel, positive=positive)
 
 
 def towards(l, b):  # noqa: E741
@@ -27,14 +35,14 @@ def towards(l, b):  # noqa: E741
     return np.array([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)])
 
 
-def dense(law, direction, start, end, count=6000):
+def dense(law, kernel, direction, start, end, count=6000):
     """Mean and variance by sums over all pairs of points."""
     step = (end - start) / count
     along = start + step * (np.arange(count) + 0.5)
-    mean = law.mean(torch.from_numpy(along[:, None] * direction)).numpy()
-    rate = np.linalg.norm(direction / law.kernel.lengthscale.numpy())
+    mean = DISC(torch.from_numpy(along[:, None] * direction)).numpy()
+    rate = np.linalg.norm(direction / kernel.lengthscale.numpy())
     lag = torch.from_numpy(step * rate * np.arange(count))
-    values = band_covariance(law.kernel, 0.0, np.inf, lag).numpy()
+    values = band_covariance(kernel, 0.0, np.inf, lag).numpy()
     size = np.ones(count)
     if law.positive:
         values, size = np.expm1(values), mean
@@ -57,7 +65,8 @@ def test_moments_are_those_of_dense_sums(name, lengthscale, bend, l, b, start, e
     law, direction = prior(name, lengthscale, bend), towards(l, b)
     found = law.moments(direction[None], np.array([start]), np.array([end]))
     last = 25 * 110 / np.sin(np.radians(b)) if np.isinf(end) else end
-    mean, variance = dense(law, direction, start, last)
+    kernel = correlation(name, lengthscale, bend)
+    mean, variance = dense(law, kernel, direction, start, last)
     assert found[0][0] == pytest.approx(mean, rel=1e-4)
     assert found[1][0] == pytest.approx(variance, rel=1e-3)
 
@@ -65,7 +74,8 @@ def test_moments_are_those_of_dense_sums(name, lengthscale, bend, l, b, start, e
 def test_a_normal_density_has_the_same_variance_everywhere():
     law, direction = prior(positive=False), towards(90, 5)
     (_, found) = law.moments(direction[None], np.array([100.0]), np.array([900.0]))
-    assert found[0] == pytest.approx(dense(law, direction, 100.0, 900.0)[1], rel=1e-3)
+    known = dense(law, correlation(positive=False), direction, 100.0, 900.0)[1]
+    assert found[0] == pytest.approx(known, rel=1e-3)
     with pytest.raises(ValueError, match="finite"):
         law.moments(direction[None], np.array([100.0]), np.array([np.inf]))
 
@@ -88,3 +98,12 @@ def test_moments_scale_with_the_density(positive):
     ):
         np.testing.assert_allclose(scaled[0], 3 * own[0])
         np.testing.assert_allclose(scaled[1], 9 * own[1])
+
+
+def test_plain_numbers_have_the_prior():
+    law, direction = prior(), towards(90, 30)[None]
+    ends = np.array([100.0]), np.array([900.0])
+    again = PriorIntegrals.from_dict(json.loads(json.dumps(law.as_dict())))
+    np.testing.assert_allclose(
+        again.moments(direction, *ends), law.moments(direction, *ends), rtol=1e-5
+    )

@@ -20,7 +20,9 @@ from pipelines.cli import main
 from pipelines.config import FitConfig
 from pipelines.cubes.sky import SkyMaps
 from pipelines.fit import FitReport, fit
-from pipelines.maps.sky import integrated
+from pipelines.maps.opening import open_run
+from pipelines.maps.rays import PixelRays
+from pipelines.maps.stored import Stored
 from pipelines.model.plan import Plan
 from pipelines.run import kriged
 from pipelines.run.folder import Run, read_run
@@ -90,8 +92,8 @@ def run_chain(folder: Path) -> None:
         "--set prior.lengthscale=200",
         "predict run stars.parquet -o predicted.parquet",
         "export run --zarr map.zarr --fits map.fits --healpix map.healpix.fits "
-        "--nside 16",
-        "plot run -o figures --kind sky --nside 16 --dpi 60",
+        "--nside 8",
+        "plot run -o figures --kind sky --nside 8 --dpi 60",
     )
     said = {}
     with pytest.MonkeyPatch.context() as place:
@@ -137,9 +139,22 @@ def positive_run(shared: Shared) -> Run:
 
 
 @pytest.fixture(scope="session")
-def positive_maps(positive_run: Run) -> SkyMaps:
-    """Its integrated extinction on fine pixels, at every grid step."""
-    return integrated(positive_run, nside=32)
+def positive_store(positive_run: Run) -> Stored:
+    """The map of this run."""
+    return open_run(positive_run.path)
+
+
+@pytest.fixture(scope="session")
+def positive_maps(positive_store: Stored) -> SkyMaps:
+    """Its integrated extinction on the store's pixels, at all its distances."""
+    assert isinstance(positive_store.rays, PixelRays)
+    return positive_store.sky_maps([*positive_store.rays.distance])
+
+
+@pytest.fixture(scope="session")
+def cloud_store(cloud_run: Run) -> Stored:
+    """The map of the Gaussian run."""
+    return open_run(cloud_run.path)
 
 
 @pytest.fixture(scope="session")

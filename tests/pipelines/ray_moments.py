@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
-from pipelines.maps.integrals import ray_integrals
+from pipelines.model.engine import rays
 from pipelines.run.folder import Run
 
 
@@ -16,7 +17,12 @@ def cumulative(
     ``edges`` has shape ``(e,)``, or ``(e, n)`` with other distances for each of n
     directions. Returns shape ``(e, n)``; NaN where the ray has left the box.
     """
-    mean, std = np.full((2, len(edges), len(directions)), np.nan)
-    for part, moments, _ in ray_integrals(run, directions, edges):
-        mean[:, part], std[:, part] = np.asarray(moments.mean), np.asarray(moments.std)
+    edges = np.broadcast_to(
+        edges.reshape(len(edges), -1), (len(edges), len(directions))
+    )
+    mean, std = np.full((2, *edges.shape), np.nan)
+    inside = edges <= (1 + 1e-9) * run.box.exits(directions)
+    ends = torch.from_numpy((edges[..., None] * directions)[inside])
+    found = run.posterior.moments(rays(run.plan, ends, outwards=True))
+    mean[inside], std[inside] = found.mean.numpy(), found.std.numpy()
     return mean, std

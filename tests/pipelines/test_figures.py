@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 from pipelines.cubes.cube import Cube
 from pipelines.cubes.sky import Columns, LineOfSight, near_the_sun
 from pipelines.figures.box import compare, density_slice, edge_on, face_on
-from pipelines.figures.integrals import integral, regridded, shared_range
+from pipelines.figures.integrals import regridded, shared_range
 from pipelines.figures.scales import colour_scale
 from pipelines.figures.sightlines import lines_of_sight
 
@@ -129,7 +129,7 @@ def test_an_integral_over_an_unknown_cell_is_unknown():
     """A difference of two maps would lack what the other does not know."""
     cube = make_cube()
     cube.arrays["mean"][0, 2, 14] = np.nan
-    assert np.isnan(integral(cube, "mean", "z")).sum() == 1
+    assert np.isnan(cube.integral("mean", "z")).sum() == 1
 
 
 def test_a_slice_gives_truth_and_map_one_scale_and_a_density_unit():
@@ -190,7 +190,7 @@ def test_what_no_sight_line_passes_is_paled():
 def test_part_of_a_column_is_integrated_with_a_linear_density_between_cells():
     values = np.broadcast_to(Y[None, :, None], (len(Z), len(Y), len(X))) * 1e-6
     cube = Cube(x=X, y=Y, z=Z, arrays={"mean": values})
-    part = integral(cube, "mean", "y", (-100.0, 700.0))
+    part = cube.integral("mean", "y", (-100.0, 700.0))
     np.testing.assert_allclose(part, 1e-6 * (700.0**2 - 100.0**2) / 2)
 
 

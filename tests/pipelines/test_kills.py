@@ -33,7 +33,7 @@ EXPORTS = {
     "zarr": ("export whole --zarr map.zarr --overwrite", "map.zarr"),
     "fits": ("export whole --fits map.fits --overwrite", "map.fits"),
     "healpix": (
-        "export whole --healpix map.healpix.fits --nside 16 --overwrite",
+        "export whole --healpix map.healpix.fits --overwrite",
         "map.healpix.fits",
     ),
 }

@@ -15,19 +15,17 @@ from astropy.io import fits
 import dustmap
 from dustmap.functionals import PointValues
 from dustmap.whitening import LevelWhitening
-from pipelines.base.errors import InputError
 from pipelines.catalog.schema import Stars, write_stars
 from pipelines.config import FitConfig
-from pipelines.export.exporters import export_run
+from pipelines.export.exporters import export
 from pipelines.export.options import ExportOptions
-from pipelines.figures.integrals import finest_at, integral
+from pipelines.figures.integrals import finest_at
 from pipelines.fit import fit
 from pipelines.formats.fits import read_fits
 from pipelines.formats.zarr import read_columns, read_zarr
-from pipelines.maps.density import columns, map_cube
-from pipelines.maps.sky import ray_distances
+from pipelines.maps.opening import open_run
+from pipelines.maps.stored import Stored
 from pipelines.run.folder import Run, read_run
-from pipelines.storage.atomic import check_manifest
 
 pytestmark = pytest.mark.usefixtures("no_baseline")
 INNER = 140.0
@@ -65,11 +63,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def store(run: Run) -> Stored:
+    """Its map."""
+    return open_run(run.path)
+
+
+@pytest.fixture(scope="module")
 def exported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its map in every three-dimensional format."""
     folder = tmp_path_factory.mktemp("exported")
     targets = {"zarr": [folder / "map.zarr"], "fits": [folder / "map.fits"]}
-    export_run(run.path, targets, ExportOptions(nside=16))
+    export(run.path, targets)
     return folder
 
 
@@ -128,15 +132,17 @@ def coordinates(held: Stars) -> SkyCoord:
     )
 
 
-def test_the_map_has_a_cube_for_each_grid(run, exported):
-    cube = map_cube(run)
+def test_the_map_has_a_cube_for_each_grid(run, store, exported):
+    cube = store.cube()
     (inner,) = cube.finer
     assert inner.spacing == (35.0, 35.0, 35.0)
     grid = run.plan.grids[1]
     moments = run.posterior.over_cells(grid.spacing).moments(PointValues(grid.points()))
-    np.testing.assert_allclose(
-        inner.arrays["mean"], moments.mean.reshape(grid.shape).numpy().T, rtol=1e-5
-    )
+    # Times the factors by which densities integrate to extinctions.
+    factor = inner.arrays["mean"] / moments.mean.reshape(grid.shape).numpy().T
+    assert 0.9 < np.median(factor) < 1.1
+    draws = store.draws.read()[1].T
+    np.testing.assert_allclose(draws.mean(axis=0), inner.arrays["mean"], rtol=1e-3)
     points = places(50, 130.0)
     expected = inner.sample("mean", points)
     np.testing.assert_array_equal(cube.sample("mean", points), expected)
@@ -158,86 +164,34 @@ def test_others_open_it(exported):
         assert fine.attrs["units"] == "mag pc-1"
         assert tree["level_0"]["column_z_std"].dims == ("y", "x")
         assert tree["extinction_mean"].dims == ("pixel", "distance")
-    assert set(read_columns(exported / "map.zarr")) == {"y", "z"}
+        assert tree["extinction_std"].dims == ("pixel", "node")
+    columns = read_columns(exported / "map.zarr")
+    assert [set(level) for level in columns] == [{"y", "z"}] * 2
     with fits.open(exported / "map.fits") as units:
         assert units["MEAN", 1].header["CDELT1"] == 70.0
         assert units["MEAN", 2].header["CDELT1"] == 35.0
 
 
-def test_an_exported_map_answers_as_the_run(run, exported):
-    asked, store = dustmap.open_map(run.path), dustmap.open_map(exported / "map.zarr")
-    points = np.concatenate([places(30, 130.0), places(30, 200.0, 4)])
-    sky = SkyCoord(
-        *(points * u.pc).T, frame="galactic", representation_type="cartesian"
-    )
-    sky = SkyCoord(sky.spherical, frame="galactic")
-    inner = np.abs(points).max(axis=1) < 130.0
-    # Between points a store interpolates the std, and a run has that of the place.
-    for mode, least in (("mean", 0.95), ("std", 0.8)):
-        found = store.query(sky, integrated=False, mode=mode).value
-        expected = asked.query(sky, integrated=False, mode=mode).value
-        assert np.corrcoef(found[inner], expected[inner])[0, 1] > least
-    fine = map_cube(run).finer[0].sample("mean", points[:30])
-    found = store.query(sky[:30], integrated=False).value
-    np.testing.assert_allclose(found, fine, rtol=1e-5)
-
-
-def test_drawn_densities_scatter_by_the_cells_of_the_finest_grid(run):
-    inner = run.plan.grids[1]
-    # Just beside a face between two fine cells of one coarse cell, and in the former.
-    face = inner.origin[0] + 7 * inner.spacing[0]
-    y, z = (inner.origin[i] + 6.5 * inner.spacing[i] for i in (1, 2))
-    x = np.array([face - 2e-6, face - 1e-6, face + 1e-6])
-    where = SkyCoord(
-        x * u.pc,
-        np.full(3, y) * u.pc,
-        np.full(3, z) * u.pc,
-        frame="galactic",
-        representation_type="cartesian",
-    )
-    drawn = dustmap.open_map(run.path).query(where, integrated=False, mode="samples")
-    same, other = np.abs(np.diff(drawn.value, axis=0)) / drawn.value.mean()
-    assert same.max() < 1e-4
-    assert np.median(other) > 1e-2
-
-
-def test_a_store_holds_samples_of_every_level(run, tmp_path):
-    store, held = tmp_path / "map.zarr", len(run.posterior.samples)
-    export_run(run.path, {"zarr": [store]}, ExportOptions(samples=2, nside=4))
-    check_manifest(store)
-    with xarray.open_datatree(store, engine="zarr") as tree:
-        fine = tree["level_1"]["density_samples"].load()
-    assert fine.dims == ("sample", "z", "y", "x") and len(fine) == 2
-    grid = run.plan.grids[1]
-    in_cells = run.posterior.over_cells(grid.spacing)
-    values, _ = in_cells.sampled(PointValues(grid.points()))
-    expected = values[1].reshape(grid.shape).numpy().T
-    np.testing.assert_allclose(fine[1], expected, rtol=1e-5)
-    too_many = ExportOptions(samples=held + 1)
-    with pytest.raises(InputError, match="samples"):
-        export_run(run.path, {"zarr": [tmp_path / "more.zarr"]}, too_many)
-
-
 def test_parts_and_sums_follow_the_levels(run, tmp_path):
     targets = {"zarr": [tmp_path / "part.zarr"], "healpix": [tmp_path / "sky.fits"]}
-    export_run(run.path, targets, ExportOptions(sphere=180.0, nside=4))
+    export(run.path, targets, ExportOptions(sphere=180.0, nside=4))
     part = read_zarr(tmp_path / "part.zarr")
     assert len(part.levels) == 2 and np.isnan(part.finer[0].arrays["mean"]).any()
-    found = columns(run, "z").arrays["mean"]
-    assert found.shape == (run.plan.grid.shape[1], run.plan.grid.shape[0])
-    assert np.isfinite(found).all()
 
 
-def test_distances_are_half_as_far_apart_as_the_cells(run):
-    steps = np.diff(np.append(0.0, ray_distances(run)))
-    (inner,) = run.plan.grids[1:]
-    near = np.cumsum(steps) <= inner.reach
-    np.testing.assert_allclose(steps[near], 17.5)
-    np.testing.assert_allclose(steps[~near], 35.0)
+def test_distances_are_finer_near_the_sun(run, store):
+    steps = np.diff(np.append(0.0, store.rays.distance))
+    np.testing.assert_allclose(steps[:8], 17.5)
+    assert steps.max() == pytest.approx(70.0)
 
 
-def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
-    cube = map_cube(run)
+def test_held_out_stars_lose_little_by_the_store(run, store):
+    judged = store.meta["held_out"]["rmse"]
+    assert judged["store"] < 1.02 * judged["exact"]
+
+
+def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(store):
+    cube = store.cube()
     fine = finest_at(cube, "z", 0.0)
     assert fine.spacing == (35.0, 35.0, 35.0) and not fine.finer
     place = np.array([[-70.0, 35.0, 0.0], [630.0, 105.0, 0.0]])
@@ -249,15 +203,15 @@ def test_a_slice_is_drawn_in_the_finest_cells_that_it_passes(run):
 
 @pytest.mark.slow
 def test_the_neighbourhood_of_the_sun_is_drawn_in_its_own_cells(
-    run, exported, tmp_path, command
+    run, store, exported, tmp_path, command
 ):
-    cube, (inner,) = map_cube(run), run.plan.grids[1:]
+    cube, (inner,) = store.cube(), run.plan.grids[1:]
     assert cube.level_near_the_sun() == 1
-    through = columns(run, "z", level=1)
+    through = store.columns("z", level=1)
     assert (through.low, through.high) == (inner.lower[2], inner.upper[2])
     # A column is the integral of its cells, but for these cells' moderated
     # variances: both are within the error of a mean of eight samples.
-    expected = integral(cube.finer[0], "mean", "z")
+    expected = cube.finer[0].integral("mean", "z")
     mean, std = through.arrays["mean"], through.arrays["std"]
     assert np.all(np.abs(mean - expected) < std / np.sqrt(len(run.posterior.samples)))
     np.testing.assert_allclose(mean.sum(), expected.sum(), rtol=0.05)

@@ -50,7 +50,7 @@ def test_every_product_of_a_region_holds_its_dust(run, command, tmp_path):
     names = {"zarr": "map.zarr", "fits": "map.fits"}
     names |= {"healpix": "sky.fits", "image": "image.fits"}
     targets = " ".join(f"--{kind} {tmp_path / name}" for kind, name in names.items())
-    done = command(f"export {run} {targets} --nside 64 --pixel 4 --distances 60,250")
+    done = command(f"export {run} {targets} --pixel 8 --distances 60,250")
     assert done.exit_code == 0, done.output
     stars = read_stars(run / "stars.parquet")
     places = SkyCoord(

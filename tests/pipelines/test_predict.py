@@ -12,8 +12,6 @@ from astropy.table import Table
 from dustmap.functionals import PointValues
 from pipelines.catalog.schema import Stars, read_table, write_stars, write_table
 from pipelines.maps.places import Places
-from pipelines.maps.run_map import RunMap
-from pipelines.maps.sky import lines_of_sight
 from pipelines.model.engine import rays
 from pipelines.run.predict import predict_columns
 
@@ -79,24 +77,23 @@ def test_extinctions_agree_with_the_closed_form_within_their_errors(places, colu
 
 
 def test_extinctions_rise_along_a_sight_line_as_the_curve_of_a_figure_does(
-    positive_run,
+    positive_run, positive_store
 ):
-    """At distances much closer than the grid's points."""
     towards = one_cloud.CENTRE / np.linalg.norm(one_cloud.CENTRE)
     toward = one_cloud.at(towards[None], np.zeros(1), 0.1)
-    (line,) = lines_of_sight(positive_run, [(toward.l[0], toward.b[0])], points=150)
+    (line,) = positive_store.lines([(toward.l[0], toward.b[0])])
     ends = line.distance[:, None] * towards
     stars = one_cloud.at(ends, np.zeros(len(ends)), 0.1)
     asked = Places.of_points(ends)
-    found = RunMap.of(positive_run).moments(asked, ("mean", "p50"), integrated=True)
+    found = positive_store.moments(asked, ("mean", "p50"), integrated=True)
     alone = predict_columns(positive_run.plan, positive_run.posterior, stars)
     for name in ("mean", "p50"):
         curve = line.arrays[name]
         assert (np.diff(curve) > 0).all()
-        np.testing.assert_allclose(found[name], curve, rtol=1e-6)
-        # Single places are interpolated between no nodes.
+        np.testing.assert_allclose(found[name], curve, rtol=1e-5)
+        # Single places are not interpolated.
         ratio = alone[f"extinction_{name}"] / curve
-        assert np.median(np.abs(ratio - 1)) < 0.01
+        assert np.median(np.abs(ratio - 1)) < 0.02
 
 
 def test_errors_contain_what_the_grid_cannot_resolve(cloud_run, places, columns):

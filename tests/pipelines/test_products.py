@@ -2,27 +2,19 @@
 
 from dataclasses import replace
 
-import healpy
 import numpy as np
 import one_cloud
 import pytest
-import torch
 from ray_moments import cumulative
 
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.base.quantiles import KINDS
 from pipelines.catalog.schema import read_stars
+from pipelines.cubes.sky import even_distances
 from pipelines.figures.registry import PlotOptions, draw
-from pipelines.maps.density import map_cube
-from pipelines.maps.run_map import RunMap
-from pipelines.maps.sky import (
-    default_directions,
-    default_distances,
-    default_nside,
-    lines_of_sight,
-)
-from pipelines.model.engine import rays
+from pipelines.maps.lines import informed_directions
+from pipelines.maps.opening import open_run
 
 SPACING = 70.0
 CLOUD_L = np.degrees(np.arctan2(one_cloud.CENTRE[1], one_cloud.CENTRE[0]))
@@ -30,8 +22,8 @@ CLOUD_B = np.degrees(np.arcsin(one_cloud.CENTRE[2] / np.linalg.norm(one_cloud.CE
 
 
 @pytest.fixture(scope="module")
-def cube(cloud_run):
-    return map_cube(cloud_run)
+def cube(cloud_store):
+    return cloud_store.cube()
 
 
 def trilinear(cube, points):
@@ -91,85 +83,45 @@ def test_cumulative_extinction_is_the_line_integral_of_the_cube(cloud_run, cube)
     np.testing.assert_allclose(mean, expected, rtol=1e-3)
 
 
-def test_the_error_is_that_of_the_integral_as_posterior_draws_have_it(cloud_run):
-    # Many directions and draws, since 24 samples and 16 residuals are few.
-    directions = one_cloud.directions(200)
-    edges = np.linspace(0.0, 205.0, 9)[1:]
-    mean, std = cumulative(cloud_run, directions, edges)
-    ends = torch.as_tensor(edges[-1] * directions)
-    generator = torch.Generator().manual_seed(3)
-    through = rays(cloud_run.plan, ends)
-    draws = [cloud_run.posterior.draws(through, generator) for _ in range(4)]
-    expected = np.sqrt(((torch.cat(draws).numpy() - mean[-1]) ** 2).mean(axis=0))
-    # Sixteen residuals, common to all directions, know their variance to a third.
-    assert np.median(std[-1] / expected) == pytest.approx(1.0, abs=0.08)
-    # Errors of the segments added as if independent are another thing.
-    ends = torch.as_tensor(edges[:, None, None] * directions)
-    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]]).reshape(-1, 3)
-    pieces = rays(cloud_run.plan, ends.reshape(-1, 3), starts)
-    apart = cloud_run.posterior.moments(pieces).std.reshape(8, -1)
-    naive = apart.square().sum(dim=0).sqrt().numpy()
-    assert np.median(naive / expected) < 0.8
-
-
-def test_distances_and_resolution_follow_from_the_box(cloud_run):
-    edges = default_distances(cloud_run)
+def test_distances_of_sky_maps_follow_from_the_box(cloud_store):
+    edges = even_distances(cloud_store.box)
     np.testing.assert_allclose(np.diff(edges), edges[0])
     assert edges[-1] <= 700.0 < edges[-1] + edges[0]
-    assert healpy.isnsideok(default_nside(cloud_run), nest=True)
 
 
-@pytest.mark.parametrize("outlier", [0.0, 50.0])
-def test_directions_are_towards_extinction_and_apart(outlier):
-    stars = one_cloud.catalogue(500)
-    extinction = stars.extinction.copy()
-    extinction[::50] += outlier
-    stars = replace(stars, extinction=extinction)
-    chosen = np.array(default_directions(stars))
-    first = unit_vectors(*chosen[:1].T)[0]
-    assert first @ unit_vectors(CLOUD_L, CLOUD_B) > np.cos(np.radians(20))
-    vectors = unit_vectors(*chosen.T)
-    cosines = vectors @ vectors.T - 2 * np.eye(len(vectors))
-    assert len(chosen) == 6 and cosines.max() < np.cos(np.radians(29))
+def test_directions_are_towards_extinction_and_apart(cloud_store):
+    chosen = np.array(informed_directions(cloud_store.rays))
+    assert len(chosen) <= 6 and len({*(chosen[:, 0] // 60)}) == len(chosen)
+    towards = unit_vectors(*chosen.T) @ unit_vectors(CLOUD_L, CLOUD_B)
+    assert towards.max() > np.cos(np.radians(20))
 
 
-def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(cloud_run):
+def test_lines_of_sight_end_at_the_box_and_show_the_stars_near_them(
+    cloud_run, cloud_store
+):
     chosen = [(CLOUD_L, CLOUD_B), (180.0, 0.0)]
-    cloud, empty = lines_of_sight(cloud_run, chosen, points=20)
+    cloud, empty = cloud_store.lines(chosen)
     assert empty.distance[-1] == pytest.approx(350.0)
     true = one_cloud.extinction(
         cloud.distance[:, None] * unit_vectors(CLOUD_L, CLOUD_B)
     )
     mean = cloud.arrays["mean"]
     assert np.abs(mean - true).max() < 0.1 * true.max()
-    assert (np.diff(mean)[5:15] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
+    assert (np.diff(mean)[5:10] > 0).all() and mean[-1] > 10 * empty.arrays["mean"][-1]
     assert (cloud.arrays["std"] > 0).all() and 0 < cloud.radius <= 1
     stars = read_stars(cloud_run.path / "stars.parquet")
-    (seen,) = lines_of_sight(cloud_run, [(stars.l[5], stars.b[5])], points=20)
+    (seen,) = cloud_store.lines([(stars.l[5], stars.b[5])])
     assert stars.distance[5] in seen.star_distance
     assert len(seen.star_distance) == len(seen.star_extinction) <= 60
 
 
-def test_many_lines_of_sight_in_batches_are_those_of_one(cloud_run, monkeypatch):
-    rng = np.random.default_rng(1)
-    chosen = list(zip(rng.uniform(0, 360, 9), rng.uniform(-90, 90, 9), strict=True))
-    together = lines_of_sight(cloud_run, chosen)
-    # As of 9,000 lines of 60 points.
-    monkeypatch.setattr("pipelines.maps.integrals._SEGMENTS", 150)
-    for one, whole in zip(lines_of_sight(cloud_run, chosen), together, strict=True):
-        assert (one.l, one.b) == (whole.l, whole.b)
-        for name, values in whole.arrays.items():
-            np.testing.assert_allclose(one.arrays[name], values, rtol=1e-5)
-        np.testing.assert_array_equal(one.star_distance, whole.star_distance)
-
-
-def test_a_figure_of_too_many_lines_is_refused_before_they_are_found(cloud_run):
+def test_a_figure_of_too_many_lines_is_refused_before_they_are_found(cloud_store):
     with pytest.raises(InputError, match="sight lines"):
-        draw(RunMap.of(cloud_run), "los", PlotOptions(directions=[(0.0, 0.0)] * 9000))
+        draw(cloud_store, "los", PlotOptions(directions=[(0.0, 0.0)] * 9000))
 
 
-def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run):
-    cube = map_cube(positive_run)
+def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_store):
+    cube = positive_store.cube()
     assert list(cube.arrays) == [*KINDS, "support"]
     mean, _, _, p16, p50, p84, _, _ = cube.arrays.values()
     assert (p16 > 0).all() and (p16 < p50).all() and (p50 < p84).all()
@@ -180,7 +132,7 @@ def test_a_lognormal_cube_has_quantiles_between_positive_and_above(positive_run)
 
 
 def test_the_engine_svi_makes_the_same_cube(svi_run):
-    cube = map_cube(svi_run)
+    cube = open_run(svi_run.path).cube()
     grid = np.stack(np.meshgrid(cube.z, cube.y, cube.x, indexing="ij")[::-1], axis=-1)
     peak = grid.reshape(-1, 3)[cube.arrays["mean"].argmax()]
     assert np.abs(peak - one_cloud.CENTRE).max() < cube.spacing[0]

@@ -9,16 +9,12 @@ import numpy as np
 import one_cloud
 import pytest
 import torch
-from astropy import units as u
-from astropy.coordinates import SkyCoord
 from safetensors.torch import load_file
 
 import dustmap
 from pipelines.base.errors import InputError
 from pipelines.catalog.schema import read_stars, read_table
 from pipelines.config import FitConfig, load_config
-from pipelines.maps.run_map import RunMap
-from pipelines.query.map import DustMap
 from pipelines.run.folder import check_run_folder, read_run, write_posterior
 from pipelines.run.predict import predict_columns
 
@@ -27,6 +23,7 @@ FILES = [
     "config.toml",
     "held_out.parquet",
     "manifest.json",
+    "map.zarr",
     "metrics.jsonl",
     "posterior.safetensors",
     "run.json",
@@ -131,28 +128,15 @@ def test_a_place_has_one_extinction_alone_and_in_any_table(svi_run):
     nodes = replace(svi_run.plan.embedding, quadrature="monte-carlo", seed=2**40)
     run = replace(svi_run, plan=replace(svi_run.plan, embedding=nodes))
     stars = read_stars(run.path / "stars.parquet").select(np.arange(6))
-    dust = DustMap(answers=RunMap.of(run))
-
-    def places(rows):
-        l, b, d = (getattr(stars, name)[rows] for name in ("l", "b", "distance"))  # noqa: E741
-        return SkyCoord(l * u.deg, b * u.deg, distance=d * u.pc, frame="galactic")
 
     def predicted(rows):
         return predict_columns(run.plan, run.posterior, stars.select(rows))
 
-    doors = (
-        lambda rows: dust.query(places(rows), integrated=True).value,
-        lambda rows: dust.extinction(places(rows)).mean.value,
-        lambda rows: predicted(rows)["extinction_mean"],
-    )
-    order, asked = np.random.default_rng(1).permutation(6), []
-    for ask in doors:
-        every = ask(np.arange(6))
-        assert np.array_equal(ask(order), every[order])
-        assert np.array_equal(ask(order[:3]), every[order[:3]])
-        assert np.array_equal(ask(order[:1]), every[order[:1]])
-        asked.append(every)
-    np.testing.assert_allclose(asked, asked[:1] * 3, rtol=1e-9)
+    order, ask = np.random.default_rng(1).permutation(6), predicted
+    every = ask(np.arange(6))["extinction_mean"]
+    assert np.array_equal(ask(order)["extinction_mean"], every[order])
+    assert np.array_equal(ask(order[:3])["extinction_mean"], every[order[:3]])
+    assert np.array_equal(ask(order[:1])["extinction_mean"], every[order[:1]])
     every, alone = (predicted(rows) for rows in (np.arange(6), order[:1]))
     name = "extinction_std"
     np.testing.assert_allclose(alone[name], every[name][order[:1]], rtol=1e-9)

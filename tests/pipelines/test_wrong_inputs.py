@@ -59,7 +59,6 @@ MAPS = ["l=l:deg", "b=b:deg", "distance=distance:pc"]
 DOORS: dict[str, Callable[[Path], Any]] = {
     "a map that is an array": lambda run: dustmap.open_map(ARRAY),
     "no map": lambda run: dustmap.open_map(None),
-    "samples that are an array": lambda run: dustmap.open_map(run, samples=ARRAY),
     "stars that are an array": lambda run: dustmap.fit(ARRAY, output="new"),
     "no stars": lambda run: dustmap.fit(None, output="new"),
     "an output that is an array": lambda run: dustmap.fit("x", output=ARRAY),

@@ -9,18 +9,8 @@ from astropy import units as u
 from astropy.modeling.models import BlackBody
 from dust_extinction.parameter_averages import CCM89, G23
 
-from pipelines.bands import (
-    CURVES,
-    PASSBANDS,
-    conversion,
-    factor,
-    parse_band,
-    source_band,
-)
+from pipelines.bands import PASSBANDS, conversion, factor, parse_band, source_band
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
-from pipelines.export.exporters import in_band
 
 # A(λ)/A(V) for R_V = 3.1 as printed: Cardelli, Clayton & Mathis 1989, table 3.
 # (Their B, 1.337, is not what their own equation 3 gives at 2.27 per µm: 1 + 1/3.1.)
@@ -265,31 +255,3 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(InputError, match=r"dustmap\[bands\]"):
         factor("A_V", "A_G")
-
-
-def test_products_are_scaled_and_say_so():
-    change = conversion("A_V", "A_G")
-    values = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
-    axis = np.array([0.0, 1.0])
-    meta = {"extinction_band": "A_V", "citation": {"band": "A_V"}}
-    names = ("mean", "std", "p50", "support")
-    cube = Cube(x=axis, y=axis, z=axis, arrays=dict.fromkeys(names, values), meta=meta)
-    found = in_band(cube, change)
-    for name in names[:3]:
-        np.testing.assert_allclose(found.arrays[name], change.factor * values)
-        assert found.arrays[name].dtype == np.float32
-    np.testing.assert_array_equal(found.arrays["support"], values)
-    assert found.meta["extinction_band"] == found.meta["citation"]["band"] == "A_G"
-    assert found.meta["band_conversions"] == [change.as_dict()]
-    curve, _ = found.meta["citation"]["extinction_curve"]
-    assert curve == CURVES["G23"]
-    assert cube.meta == meta and in_band(cube, None) is cube
-    rays = np.ones((2, 12), dtype=np.float32)
-    integrated = SkyMaps(
-        distances=np.array([1.0, 2.0]),
-        arrays={"mean": rays, "std": rays},
-        last_star=np.ones(12),
-    )
-    scaled = in_band(integrated, change)
-    np.testing.assert_allclose(scaled.arrays["std"], change.factor)
-    np.testing.assert_array_equal(scaled.last_star, 1.0)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from pipelines.bands import conversion
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves
 from pipelines.export.exporters import with_change
 from pipelines.formats.citation import citation_block
 from pipelines.formats.fits import read_cube_and_curves, read_fits, write_fits
@@ -171,9 +171,10 @@ def test_curves_are_read_back_beside_the_cube(tmp_path):
     rng, path = np.random.default_rng(4), tmp_path / "map.fits"
     mean = rng.uniform(0, 1, (3, 48)).cumsum(axis=0).astype(np.float32)
     mean[2, :7] = np.nan
-    curves = SkyMaps(
+    curves = Curves(
         distances=np.array([1.5, 2.0, 4.0]),
-        arrays={"mean": mean},
+        nodes=np.arange(3),
+        arrays={"mean": mean.T},
         last_star=rng.uniform(0, 4, 48).astype(np.float32),
         meta={"estimate": "kriged"},
     )

@@ -11,9 +11,9 @@ from astropy.wcs import WCS
 
 import dustmap
 from pipelines.base.errors import InputError
-from pipelines.export.exporters import export_run
+from pipelines.export.exporters import export
 from pipelines.export.options import ExportOptions
-from pipelines.formats.images import Field, Source
+from pipelines.formats.images import Field
 
 with warnings.catch_warnings():
     # Of names that a newer astropy gives up.
@@ -21,8 +21,8 @@ with warnings.catch_warnings():
     from spectral_cube import Projection
 
 
-def export(run, path, **options):
-    return export_run(run.path, {"image": [path]}, ExportOptions(**options))
+def draw(run, path, **options):
+    return export(run.path, {"image": [path]}, ExportOptions(**options))
 
 
 def galactic(lon, lat, distance):
@@ -36,9 +36,9 @@ def test_astropy_finds_the_extinction_of_every_pixel(
     positive_run, tmp_path, projection
 ):
     field = Field(
-        projection=projection, centre=(40.0, 12.0), size=(8.0, 6.0), pixel=1.0
+        projection=projection, centre=(40.0, 12.0), size=(16.0, 12.0), pixel=2.0
     )
-    done = export(positive_run, tmp_path / "a.fits", field=field, distances=[100.0])
+    done = draw(positive_run, tmp_path / "a.fits", field=field, distances=[100.0])
     assert done.notes == []
     dust = dustmap.open_map(positive_run.path)
     with fits.open(tmp_path / "a.fits") as hdus:
@@ -55,9 +55,9 @@ def test_astropy_finds_the_extinction_of_every_pixel(
 
 
 def test_several_distances_make_a_cube(positive_run, tmp_path):
-    field = Field(centre=(40.0, 0.0), size=(6.0, 4.0), pixel=1.0)
+    field = Field(centre=(40.0, 0.0), size=(12.0, 8.0), pixel=2.0)
     path = tmp_path / "cube.fits"
-    export(positive_run, path, field=field, distances=[50.0, 100.0, 150.0])
+    draw(positive_run, path, field=field, distances=[50.0, 100.0, 150.0])
     dust = dustmap.open_map(positive_run.path)
     with fits.open(path) as hdus:
         data, wcs = hdus["P50"].data, WCS(hdus["P50"].header)
@@ -71,7 +71,7 @@ def test_several_distances_make_a_cube(positive_run, tmp_path):
         plane = fits.ImageHDU(data[1], wcs.celestial.to_header())
     path = tmp_path / "uneven.fits"
     with pytest.raises(InputError, match="evenly"):
-        export(positive_run, path, field=field, distances=[50.0, 60.0, 150.0])
+        draw(positive_run, path, field=field, distances=[50.0, 60.0, 150.0])
     assert Projection.from_hdu(plane).shape == (4, 6)
 
 
@@ -86,7 +86,7 @@ def test_any_header_gives_the_pixels(positive_run, tmp_path):
     for name in ("cards.txt", "image.fits"):
         path = tmp_path / f"{name}.out.fits"
         field = Field(header=tmp_path / name)
-        export(positive_run, path, field=field, distances=[60.0])
+        draw(positive_run, path, field=field, distances=[60.0])
         with fits.open(path) as hdus:
             assert hdus["MEAN"].header["CTYPE1"] == "RA---SIN"
             sky = WCS(hdus["MEAN"].header).pixel_to_world(2, 1)
@@ -104,7 +104,7 @@ def test_the_whole_sky_has_pixels_off_the_sky_and_says_what_is_outside(
 ):
     path = tmp_path / "sky.fits"
     field = Field(projection="MOL", pixel=6.0)
-    done = export(positive_run, path, field=field, distances=[350.0])
+    done = draw(positive_run, path, field=field, distances=[350.0])
     assert "outside the map" in done.notes[0]
     data = fits.getdata(path, "P50")
     assert data.shape == (30, 60) and np.isnan(data[0, 0]) and np.isfinite(data).any()
@@ -120,42 +120,16 @@ def test_an_image_ends_where_the_box_holds_most_of_it(
 ):
     path = tmp_path / "a.fits"
     field = Field(projection="ZEA", centre=(5.0, latitude), size=(16, 16), pixel=4.0)
-    done = export(positive_run, path, field=field)
+    done = draw(positive_run, path, field=field)
     assert f"to {far:g} pc" in done.notes[0]
     assert np.isnan(fits.getdata(path, "P50")).mean() < 0.1
 
 
-@pytest.mark.parametrize(
-    ("field", "nside"),
-    [
-        (Field(pixel=3.0), 128),
-        # Centres on the plane, where a ring of pixels lies, and at a pole.
-        (Field(centre=(0.0, 0.0), size=(9.0, 9.0), pixel=1.0), 128),
-        (Field(projection="ZEA", centre=(5.0, 90.0), size=(3, 3), pixel=0.2), 256),
-        (Field(projection="TAN", centre=(0, -40), size=(0.5, 1), pixel=0.001), 1024),
-        (Field(projection="MOL", pixel=5.0), 128),
-    ],
-)
-def test_an_image_takes_the_pixels_of_its_source_and_no_others(field, nside):
-    wcs = field.wcs()
-    source = Source.of(wcs)
-    assert source.nside == nside and len(source.pixels) <= 4 * np.prod(wcs.array_shape)
-    row, column = np.indices(wcs.array_shape)
-    sky = wcs.pixel_to_world(column, row).galactic
-    on_sky = np.isfinite(sky.l.deg)
-    # The direction itself, from those of the pixels around it.
-    for axis, vectors in enumerate(source.directions.T):
-        image = source.image(vectors, wcs)
-        np.testing.assert_array_equal(np.isfinite(image), on_sky)
-        expected = sky.cartesian.xyz.value[axis][on_sky]
-        np.testing.assert_allclose(
-            image[on_sky], expected, atol=np.radians(source.side) / 3
-        )
-
-
 def test_images_on_the_command_line(command, positive_run, tmp_path):
     line = f"export {positive_run.path} --image {tmp_path}/a.fits --projection ZEA "
-    line += "--center 120,-5 --field 4,3 --pixel 30arcmin --distances 80pc --band A_G "
+    line += (
+        "--center 120,-5 --field 16,12 --pixel 120arcmin --distances 80pc --band A_G "
+    )
     said = command(line + "--declare-band A_V")
     assert said.exit_code == 0, said.output
     header = fits.getheader(tmp_path / "a.fits", "MEAN")

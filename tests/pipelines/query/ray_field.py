@@ -9,7 +9,7 @@ from astropy.coordinates import SkyCoord
 
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves
 from pipelines.formats.zarr import write_zarr
 
 HALF = np.array([500.0, 400.0, 200.0])
@@ -66,9 +66,10 @@ def integrated(nside=16, last=None):
         for name, values in spread(extinction(ends)).items()
     }
     steepness = (np.abs(unit_vectors(lon, lat)) / HALF).max(axis=1)
-    return SkyMaps(
+    return Curves(
         distances=distance,
-        arrays=arrays,
+        nodes=np.arange(len(distance)),
+        arrays={name: values.T for name, values in arrays.items()},
         last_star=np.minimum(SEEN, 1 / steepness).astype(np.float32),
     )
 

@@ -9,7 +9,7 @@ from astropy.coordinates import SkyCoord
 from pipelines.base.errors import InputError
 from pipelines.base.geometry import unit_vectors
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves
 from pipelines.formats.zarr import write_zarr
 from pipelines.query import open_map
 
@@ -99,9 +99,10 @@ def test_a_curve_that_falls_is_crossed_first_where_it_first_gets_there(tmp_path)
     write_zarr(
         tmp_path / "g.zarr",
         Cube(x=axis, y=axis, z=axis, arrays=fields),
-        SkyMaps(
+        Curves(
             distances=distance,
-            arrays={"mean": mean, "std": np.full_like(mean, 0.25)},
+            nodes=np.arange(4),
+            arrays={"mean": mean.T, "std": np.full_like(mean.T, 0.25)},
             last_star=np.full(12, 400.0, np.float32),
         ),
     )

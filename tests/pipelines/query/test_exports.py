@@ -8,7 +8,7 @@ from scipy.stats import uniform
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.sky import SkyMaps
-from pipelines.export.exporters import export_run
+from pipelines.export.exporters import export
 from pipelines.export.options import ExportOptions
 from pipelines.formats.healpix import read_healpix
 from pipelines.maps.stored import of_sky_maps
@@ -27,7 +27,7 @@ def exported(positive_run, tmp_path_factory):
         "healpix": [folder / "sky.fits"],
     }
     options = ExportOptions(distances=DISTANCES, nside=NSIDE, ordering="ring")
-    export_run(positive_run.path, targets, options)
+    export(positive_run.path, targets, options)
     return folder
 
 
@@ -108,7 +108,7 @@ def test_a_file_of_two_distances_and_its_run_agree_within_their_errors(
     positive_run, tmp_path
 ):
     options = ExportOptions(distances=(250.0, 500.0), nside=NSIDE)
-    export_run(positive_run.path, {"healpix": [tmp_path / "sky.fits"]}, options)
+    export(positive_run.path, {"healpix": [tmp_path / "sky.fits"]}, options)
     maps, run = open_map(tmp_path / "sky.fits"), open_map(positive_run.path)
     places = pixels(400.0)
     found = maps.extinction(places)

@@ -13,7 +13,7 @@ from astropy.io import fits
 from documents import ROOT, blocks
 
 import dustmap
-from pipelines.export.exporters import export_run
+from pipelines.export.exporters import export
 from pipelines.export.options import ExportOptions
 
 PAGE = (ROOT / "scripts" / "docs" / "other-tools.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def desk(package_maps, positive_run, tmp_path, monkeypatch):
     names = {"zarr": "map.zarr", "healpix": "map.healpix.fits", "fits": "map.fits"}
     targets = {kind: [tmp_path / name] for kind, name in names.items()}
     options = ExportOptions(nside=8, distances=(300.0, 500.0))
-    export_run(positive_run.path, targets, options)
+    export(positive_run.path, targets, options)
     # 2 mag/kpc, and 1 mag/kpc more for each kpc towards l = 0; 10 pc cells.
     axis = np.arange(-600.0, 601.0, 10.0)
     values = np.broadcast_to(2.0 + axis / 1000, (41, 121, 121))

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from pipelines.base.errors import InputError
 from pipelines.cubes.cube import Cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.sky import Curves
 from pipelines.formats.zarr import write_zarr
 from pipelines.query import open_map
 
@@ -181,8 +181,9 @@ def test_a_field_that_may_be_negative_has_normal_quantiles(tmp_path, points):
     write_zarr(
         tmp_path / "gauss.zarr",
         Cube(x=cube.x, y=cube.y, z=cube.z, arrays=plain),
-        SkyMaps(
+        Curves(
             distances=rays.distances,
+            nodes=rays.nodes,
             arrays={name: rays.arrays[name] for name in ("mean", "std")},
             last_star=rays.last_star,
         ),
@@ -231,9 +232,10 @@ def test_only_the_chunks_around_a_place_are_read(tmp_path):
     axes = {"x": np.arange(200.0) - 100, "y": np.arange(8.0) - 4, "z": np.arange(8.0)}
     values = np.random.default_rng(1).random((8, 8, 200)).astype(np.float32)
     pixels = 12 * 64**2
-    rays = SkyMaps(
+    rays = Curves(
         distances=np.arange(1.0, 41.0),
-        arrays=dict.fromkeys(("mean", "std"), np.ones((40, pixels), np.float32)),
+        nodes=np.arange(40),
+        arrays=dict.fromkeys(("mean", "std"), np.ones((pixels, 40), np.float32)),
         last_star=np.ones(pixels, np.float32),
     )
     arrays = {"mean": values, "std": values, "support": values}

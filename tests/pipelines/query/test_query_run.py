@@ -1,6 +1,9 @@
 """A run and the store of its map give the same answers; draws come from the run."""
 
-from dataclasses import replace
+import json
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,63 +11,35 @@ import ray_field
 from astropy import units as u
 from astropy.coordinates import SkyCoord
 
+import dustmap
 from pipelines.base.errors import InputError
-from pipelines.formats.zarr import read_zarr, write_zarr
-from pipelines.maps.density import map_cube
 from pipelines.query import open_map
 from pipelines.run.predict import predict_columns
+from pipelines.storage.atomic import write_manifest
 
 
-@pytest.fixture(scope="module")
-def store(positive_run, positive_maps, tmp_path_factory):
-    path = tmp_path_factory.mktemp("positive") / "map.zarr"
-    write_zarr(path, map_cube(positive_run), positive_maps)
-    return path
-
-
-def test_a_run_answers_as_predict_does(positive_run, places, coords):
-    dust = open_map(positive_run.path)
+def test_a_store_answers_as_predictions_do(positive_run, places, coords):
     columns = predict_columns(positive_run.plan, positive_run.posterior, places)
-    for what, answer in (
-        ("extinction", dust.extinction(coords)),
-        ("density", dust.density(coords)),
-    ):
-        parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
-        for kind in ("mean", "std", "p16", "p50", "p84"):
-            found, wanted = parts[kind].value, columns[f"{what}_{kind}"]
-            if what == "density":
-                np.testing.assert_allclose(found, wanted)
-            # Extinctions are ordered along a ray, and interpolated between its nodes.
-            assert np.median(np.abs(found / wanted - 1)) < 0.02
-
-
-def test_a_store_answers_as_its_run_does(positive_run, store, places, coords):
-    columns = predict_columns(positive_run.plan, positive_run.posterior, places)
-    answer = open_map(store).extinction(coords)
+    answer = open_map(positive_run.path).extinction(coords)
     assert answer.flags["inside"].all()
     parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
     for kind in ("mean", "p50", "std"):
         ratio = parts[kind].value / columns[f"extinction_{kind}"]
-        assert abs(np.median(ratio) - 1) < 0.01, kind
+        most = 0.03 if kind == "std" else 0.01
+        assert abs(np.median(ratio) - 1) < most, kind
         # The cloud is 70 pc wide and the grid's steps are as long as that.
         assert np.quantile(np.abs(ratio - 1), 0.9) < 0.15, kind
 
 
-def test_flags_of_a_run_are_those_of_its_store(positive_run, store, coords):
-    run, kept = open_map(positive_run.path), open_map(store)
-    ours, theirs = (
-        dust.query(coords, integrated=True, return_flags=True)[1]
-        for dust in (run, kept)
-    )
-    for name in ("inside", "unseen", "no_distance", "to_edge"):
-        np.testing.assert_array_equal(ours[name], theirs[name])
-    assert (ours["extrapolated"] == theirs["extrapolated"]).mean() > 0.97
+def test_predict_is_exact(positive_run, places, coords):
+    columns = predict_columns(positive_run.plan, positive_run.posterior, places)
+    table = dustmap.predict(positive_run.path, coords)
+    for name in ("extinction_mean", "density_std", "extinction_p84"):
+        np.testing.assert_allclose(table[name].value, columns[name], rtol=1e-9)
 
 
-def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(
-    positive_run, store, coords
-):
-    dust = open_map(store, samples=positive_run.path)
+def test_draws_stand_on_a_last_axis_and_scatter_as_the_std_says(positive_run, coords):
+    dust = open_map(positive_run.path)
     count = len(positive_run.posterior.samples)
     shaped = coords.reshape(30, 10)
     draws = dust.query(shaped, integrated=True, mode="samples")
@@ -93,14 +68,14 @@ def test_samples_along_one_direction_are_curves(positive_run):
     for again in (places[order], places[order].icrs):
         some = dust.query(again, integrated=True, mode="samples").value
         np.testing.assert_allclose(some, draws[order], rtol=1e-6)
-    # A direction that is not snapped to its neighbours has curves of its own.
+    # Another direction has curves of its own.
     near = ray_field.at(18.4, -9.0 + 0.1, distances)
     other = dust.query(near, integrated=True, mode="samples").value
     assert not np.allclose(other, draws, rtol=1e-3)
 
 
-def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
-    dust = open_map(store, samples=positive_run.path)
+def test_one_random_sample_is_one_of_the_samples(positive_run, coords):
+    dust = open_map(positive_run.path)
     draws = dust.query(coords, integrated=False, mode="samples")
     one = dust.query(
         coords, integrated=False, mode="random_sample", rng=np.random.default_rng(5)
@@ -112,12 +87,12 @@ def test_one_random_sample_is_one_of_the_samples(positive_run, store, coords):
         dust.query(coords, integrated=False, mode="random_sample")
 
 
-def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, store):
+def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run):
     """Draws of the extinction along rays, and where each of them gets to a value."""
     rng = np.random.default_rng(8)
     lon, lat = rng.uniform(-30, 60, 120), rng.uniform(-20, 10, 120)
     rays = SkyCoord(l=lon * u.deg, b=lat * u.deg, frame="galactic")
-    dust = open_map(store, samples=positive_run.path)
+    dust = open_map(positive_run.path)
     half = dust.query(rays, integrated=True, mode="median", total=True).value / 2
     crossing, flags = dust.distance_at(rays, half, return_flags=True)
     # The share of draws that are past the value at either end of the interval.
@@ -131,21 +106,39 @@ def test_intervals_of_the_inverse_hold_two_thirds_of_the_draws(positive_run, sto
     assert 0.58 < past[1] - past[0] < 0.78
 
 
-def test_samples_of_another_map_or_band_are_refused(positive_run, positive_maps, store):
-    with pytest.raises(InputError, match="another map"):
-        open_map(cut_short(store), samples=positive_run.path)
-    cube = map_cube(positive_run)
-    other = replace(cube, meta={**cube.meta, "extinction_band": "E(B-V)"})
-    path = store.parent / "other_band.zarr"
-    write_zarr(path, other, positive_maps)
-    assert open_map(path).band == "E(B-V)"
-    with pytest.raises(InputError, match=r"is in E\(B-V\)"):
-        open_map(path, samples=positive_run.path)
+def test_a_store_of_another_fit_is_refused(positive_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(positive_run.path, run)
+    description = json.loads((run / "run.json").read_text())
+    description["provenance"]["fit"] = "another"
+    (run / "run.json").write_text(json.dumps(description))
+    write_manifest(run)
+    with pytest.raises(InputError, match="another fit"):
+        open_map(run)
+    shutil.rmtree(run / "map.zarr")
+    write_manifest(run)
+    with pytest.raises(InputError, match=r"map\.zarr"):
+        open_map(run)
 
 
-def cut_short(store):
-    """The same map without its last plane in x."""
-    cube, path = read_zarr(store), store.parent / "short.zarr"
-    arrays = {name: array[..., :-1] for name, array in cube.arrays.items()}
-    write_zarr(path, replace(cube, x=cube.x[:-1], arrays=arrays))
-    return path
+def test_what_is_asked_of_a_run_needs_no_torch(positive_run, tmp_path):
+    run = positive_run.path
+    for line in (
+        f"query {run} --l 20 --b 3 --distance 100 --mode samples",
+        f"query {run} --l 20 --b 3 --at-extinction 0.05",
+        f"export {run} --fits {tmp_path}/a.fits --healpix {tmp_path}/s.fits",
+        f"export {run} --zarr {tmp_path}/a.zarr --sphere 200",
+        f"plot {run} -o {tmp_path}/figures --dpi 40",
+        f"view {run} -o {tmp_path}/page.html",
+    ):
+        code = (
+            "import sys\n"
+            "class Refused:\n"
+            "    def find_spec(self, name, *_):\n"
+            "        assert name != 'torch', 'imported'\n"
+            "sys.meta_path.insert(0, Refused())\n"
+            "from pipelines.cli import main\n"
+            f"main({line.split()!r})"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+        assert done.returncode == 0, (line, done.stderr.decode())

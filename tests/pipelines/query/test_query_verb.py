@@ -303,7 +303,7 @@ def test_directions_need_no_distance(command, path, rows, tmp_path):
         ("--l 5 --b 5 --distance 10 --mode std --pct 5", "and no other"),
         ("--l 5 --b 5 --total --differential", "--differential"),
         ("--l 5 --b 5 --at-extinction -1", "must be positive"),
-        ("--l 5 --b 5 --distance 10 --mode samples", "--samples RUN"),
+        ("--l 5 --b 5 --distance 10 --mode samples", "no posterior samples"),
         ("--l 5 --b 5 --distance 10 --mode percentile", "--pct 16,50,84"),
         ("--l 5 --b 5 --distance -5", "negative"),
     ],

@@ -1,6 +1,5 @@
 """Maps in other processes and threads, and what is no path of a map."""
 
-import json
 import pickle
 import shutil
 import subprocess
@@ -16,13 +15,12 @@ from astropy import units as u
 from astropy.coordinates import SkyCoord
 
 from pipelines.base.errors import InputError
-from pipelines.export.exporters import export_run
+from pipelines.export.exporters import export
 from pipelines.export.options import ExportOptions
 from pipelines.query import open_map
 from pipelines.query.dustmaps_map import DustmapQuery
-from pipelines.storage.atomic import write_manifest
 
-KINDS = ("store", "run", "samples", "cube", "sky", "query")
+KINDS = ("store", "run", "cube", "sky", "query")
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +30,13 @@ def opened(path, positive_run, tmp_path_factory):
     names = {"zarr": "map.zarr", "fits": "map.fits", "healpix": "sky.fits"}
     targets = {kind: [folder / name] for kind, name in names.items()}
     options = ExportOptions(distances=(50.0, 100.0), nside=8)
-    export_run(positive_run.path, targets, options)
-    store, cube = folder / "map.zarr", folder / "map.fits"
+    export(positive_run.path, targets, options)
+    cube = folder / "map.fits"
 
     def opened(kind):
         match kind:
             case "run":
                 return open_map(positive_run.path)
-            case "samples":
-                return open_map(store, samples=positive_run.path)
             case "cube" | "sky":
                 return open_map(cube if kind == "cube" else folder / "sky.fits")
             case "query":
@@ -58,7 +54,7 @@ def test_a_pickled_map_gives_the_same_answers(opened, coords, kind):
     here = dust.query(few, integrated=True)
     copy = pickle.loads(pickle.dumps(dust))
     np.testing.assert_array_equal(copy.query(few, integrated=True), here)
-    if kind == "samples":
+    if kind == "run":
         ours, theirs = (
             one.query(few, integrated=True, mode="samples") for one in (dust, copy)
         )
@@ -70,7 +66,7 @@ def test_a_pickled_map_gives_the_same_answers(opened, coords, kind):
             again.cube.arrays["mean"], dust.cube.arrays["mean"]
         )
     if kind in ("store", "run", "samples", "query"):
-        assert len(pickle.dumps(dust)) < 20_000, "arrays travel by their path"
+        assert len(pickle.dumps(dust)) < 30_000, "arrays travel by their path"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +88,7 @@ def test_a_new_process_answers_with_a_pickled_map(path, coords):
 
 
 def test_a_query_of_one_place_imports_no_more_than_it_needs(opened):
-    store = opened("samples").path
+    store = opened("run").path
     heavy = {"torch", "scipy", "healpy", "matplotlib", "numba", "pyarrow", "pydantic"}
     words = ["query", str(store), "--l", "90", "--b", "5", "--distance", "100"]
     program = (
@@ -142,20 +138,9 @@ def test_a_store_that_is_written_anew_is_not_read_by_a_map_of_the_old_one(
     open_map(path).query(coords[:9], integrated=True)
 
 
-def test_a_copy_of_a_run_is_not_of_another_fit(positive_run, tmp_path):
-    shutil.copytree(positive_run.path, tmp_path / "run")
-    copy = pickle.dumps(open_map(tmp_path / "run"))
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    record["provenance"]["fit"] = "another"
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    write_manifest(tmp_path / "run")
-    with pytest.raises(InputError, match="another fit"):
-        pickle.loads(copy)
-
-
 def test_a_view_whose_state_a_copy_would_lose_is_not_saved(opened, tmp_path):
-    with pytest.raises(InputError, match="samples="):
-        opened("samples").save(tmp_path / "copy.zarr")
+    with pytest.raises(InputError, match="outside="):
+        opened("run").with_outside("prior").save(tmp_path / "copy.zarr")
     saved = opened("store").save(tmp_path / "copy.zarr")
     assert saved.path == tmp_path / "copy.zarr"
     (tmp_path / "mine").mkdir()

@@ -12,6 +12,8 @@ from scipy.stats import lognorm, norm
 from pipelines.api import predict
 from pipelines.base.errors import InputError
 from pipelines.query import mixture, open_map
+from pipelines.query.exact import open_exactly
+from pipelines.query.map import DustMap
 from pipelines.query.table import QueryOptions, ask
 from pipelines.query.targets import Targets, TargetTable
 
@@ -214,7 +216,8 @@ def test_predictions_of_a_run_are_averaged_too(positive_run, places):
     found = predict(
         positive_run.path, table, mappings=["distance_error=distance_error"]
     )
-    dust, z = open_map(positive_run.path), np.linspace(-4, 4, 201)
+    exact = DustMap(answers=open_exactly(positive_run.path))
+    dust, z = exact, np.linspace(-4, 4, 201)
     for row in range(5):
         ends = np.maximum(near["distance"][row] + 20 * z, 0.02 * near["distance"][row])
         line = ray_field.at(np.full_like(z, near["l"][row]), near["b"][row], ends)

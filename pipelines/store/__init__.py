@@ -1,0 +1,1 @@
+"""From a posterior to the map store: `pipelines.store.writing.write_store`."""
