@@ -20,13 +20,13 @@ from pipelines.cubes.sky import Curves
 from pipelines.maps.places import Places
 from pipelines.store.curves import nsides_at
 
-# Nodes of the curves in a stretch, and pixels per cell of the grid. On 60,000 stars
+# Nodes of the curves in a stretch, and pixels of factors per cell. On 60,000 stars
 # with cells of 40 pc the integrals of the densities were 0.98 of the curves before, and
 # .99 to 1.00 after. With stretches between all nodes and pixels half as wide factors
 # followed single rays (0.1% of them were below .25 or above 2.3), with wider ones their
 # scatter from ray to ray grew.
 _TOGETHER = 2
-_PIXELS_PER_CELL = 0.75
+_FACTORS_PER_CELL = 0.75
 # Interpolation between cells and pixels smooths a factor.
 _PASSES = 3
 
@@ -38,7 +38,7 @@ def matched(levels: Sequence[Level], curves: Curves) -> list[Level]:
     begins = np.append(0.0, ends[:-1])
     whole = levels[0].cube
     whole = replace(whole, finer=tuple(level.cube for level in levels[1:]))
-    nsides = nsides_at(whole.grids, ends, _PIXELS_PER_CELL, finest=curves.nside)
+    nsides = nsides_at(whole.grids, ends, _FACTORS_PER_CELL, finest=curves.nside)
     mean = np.pad(curves.arrays["mean"].astype(np.float64)[:, nodes], ((0, 0), (1, 0)))
     increments = [
         gains.reshape(12 * nside**2, -1).mean(axis=1)
