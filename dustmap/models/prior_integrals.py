@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.interpolate import PchipInterpolator
 
 from dustmap.memory import row_blocks
 
@@ -119,6 +120,11 @@ class PriorIntegrals:
         beyond = (radius - self.centre_distance) / self.scale_length
         return self.value * np.exp(-np.abs(z) / self.scale_height - beyond)
 
+    def _sum(self, separations: np.ndarray) -> np.ndarray:
+        """Return C, a monotone cubic between the table's values, constant beyond."""
+        table = PchipInterpolator(self.separations, self.sums)
+        return table(np.minimum(separations, self.separations[-1]))
+
     def _ends(self, directions: Float[np.ndarray, "n 3"]) -> Rays:
         """Return distances beyond which the mean is below ``e^{−20}`` of ``value``.
 
@@ -162,7 +168,7 @@ class PriorIntegrals:
             # Lengthscales to a parsec.
             rate = np.linalg.norm(towards / scale, axis=1)[:, None]
             apart = 2 * rate * np.minimum(along, length[:, None] - along)
-            within = np.interp(apart, self.separations, self.sums) / rate
+            within = self._sum(apart) / rate
             # No products of BLAS, whose bits may depend on the number of rays.
             found[0, rows] = length * (mean * weight).sum(axis=1)
             found[1, rows] = length * (density * within * weight).sum(axis=1)

@@ -16,8 +16,7 @@ class Abilities:
     ``densities`` begin with the default; ``outliers`` are Student-T tails of the noise,
     ``shared_errors`` those of a survey or of neighbouring stars, ``teams`` processes
     that divide the samples, ``foreseen`` memory and work, ``single_precision`` products
-    in float32. With ``cheap_integrals`` a product gives the integrals to any number of
-    places; without, each takes a solve.
+    in float32.
     """
 
     densities: tuple[DensityKind, ...]
@@ -26,7 +25,6 @@ class Abilities:
     teams: bool = True
     foreseen: bool = True
     single_precision: bool = True
-    cheap_integrals: bool = True
 
 
 ABILITIES: dict[EngineName, Abilities] = {
@@ -38,6 +36,5 @@ ABILITIES: dict[EngineName, Abilities] = {
         teams=False,
         foreseen=False,
         single_precision=False,
-        cheap_integrals=False,
     ),
 }

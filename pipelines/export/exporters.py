@@ -30,14 +30,7 @@ from pipelines.export.options import EXPORTERS, ExportOptions, Targets
 from pipelines.formats.fits import write_fits
 from pipelines.formats.healpix import ORDERINGS, write_healpix
 from pipelines.formats.images import Field, pixel_side, write_images
-from pipelines.formats.zarr import (
-    SAMPLES,
-    read_columns,
-    read_curves,
-    read_samples,
-    read_zarr,
-    write_zarr,
-)
+from pipelines.formats.zarr import SAMPLES, write_zarr
 from pipelines.maps.opening import open_answers
 from pipelines.maps.places import Places
 from pipelines.maps.rays import PixelRays
@@ -92,17 +85,16 @@ class Products:
     @cached_property
     def levels(self) -> list[Level]:
         """Densities and samples within the cuts, and columns if there are none."""
-        options, cube = self.options, read_zarr(self.store)
-        names = [f"{SAMPLES}_{n}" for n in range(self._samples)]
-        if names:
-            drawn = read_samples(self.store)
+        options, cube = self.options, self.answers.cube()
+        names = [f"{SAMPLES}_{n}" for n in range(self.answers.sample_count)]
+        if self.answers.draws is not None:
             # Samples are cut like all other arrays.
             whole = [
-                replace(level, arrays={**level.arrays, **dict(zip(names, samples))})
-                for level, samples in zip(cube.levels, drawn, strict=True)
+                replace(level, arrays={**level.arrays, **dict(zip(names, drawn.T))})
+                for level, drawn in zip(cube.levels, self.answers.draws.read())
             ]
             cube = replace(whole[0], finer=tuple(whole[1:]))
-        columns = read_columns(self.store)
+        columns = self.answers.read_columns()
         if options.spacing:
             cube = resampled(cube, options.spacing, options.box)
         if options.box:
@@ -132,10 +124,6 @@ class Products:
         return levels
 
     @property
-    def _samples(self) -> int:
-        return 0 if self.answers.draws is None else self.answers.draws.count
-
-    @property
     def cube(self) -> Cube:
         """The density of all levels."""
         coarsest, *finer = (level.cube for level in self.levels)
@@ -144,7 +132,8 @@ class Products:
     @cached_property
     def curves(self) -> Curves:
         """Extinctions by pixel and distance, as far as the density."""
-        curves, options = read_curves(self.store), self.options
+        assert self.answers.read_curves is not None
+        curves, options = self.answers.read_curves(), self.options
         if options.box or options.sphere:
             reach = min(reach_of_cube(self.cube), options.sphere or np.inf)
             curves = curves.out_to(reach)

@@ -77,8 +77,7 @@ def density_panels(
     """Return panels row by row, one row per distance [pc].
 
     The panels of a row are those that it ``shows``, from `SHOWS`; ``sample`` is the
-    number of the posterior sample, ``nside`` the HEALPix resolution of the density of a
-    run, and of its sight lines.
+    number of the posterior sample, ``nside`` the HEALPix resolution of sight lines.
 
     Raises `InputError` if the map has no values at a distance, or lacks a quantity.
     """
@@ -104,7 +103,6 @@ def density_panels(
         unseen = (seen(*sphere) <= 0).any()
         for show in shows:
             sky = density_sky(source, distance, show, sample)
-            sky = _pixelated(sky, nside)
             panels.append(
                 SkyPanel(
                     values=_scaled(sky, 1.0 if show == "relative-error" else factor),

@@ -55,7 +55,8 @@ class Answers:
     Values outside the map are NaN. ``path`` is the file, folder or name of the opened
     map, ``band`` the name of the extinction's band, ``verdict`` the one on the fit, and
     ``estimate`` one of `ESTIMATES`, empty for other programs' maps. Band and verdict
-    are empty if unknown. ``run`` is the folder of the fit, if the map is opened there.
+    are empty if unknown. ``run`` is the folder of the fit, if the map is opened there,
+    ``sample_count`` the number of its posterior samples.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class Answers:
     verdict: str = ""
     estimate: str = ""
     run: Path | None = None
+    sample_count: int = 0
 
     @property
     def box(self) -> Box:
@@ -78,11 +80,6 @@ class Answers:
     def facts(self) -> Facts:
         """A few lines that describe the map."""
         return {}
-
-    @property
-    def sample_count(self) -> int:
-        """Number of posterior samples."""
-        return 0
 
     @property
     def known_band(self) -> str:

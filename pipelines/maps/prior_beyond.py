@@ -70,7 +70,6 @@ class PriorBeyond(Answers):
 
     box = _of_own("box")
     extent = _of_own("extent")
-    sample_count = _of_own("sample_count")
     support = _of_own("support")
     last_star = _of_own("last_star")
     cube = _of_own("cube")

@@ -206,8 +206,13 @@ class PixelRays:
             known = {name: taken(name) for name in NAMES if name in self.arrays}
             rays = interpolated_quantile(known, float(name[1:]) / 100)
             # Extrapolation from non-decreasing curves may itself decrease.
-            rising = np.fmax.accumulate(rays, axis=1)
-            rays = np.where(np.isnan(rays), np.nan, rising)
+            from dustmap.isotonic import non_decreasing  # needs numba
+
+            with np.errstate(divide="ignore", invalid="ignore"):
+                variances = np.log(known["p84"] / known["p50"]).reshape(-1) ** 2
+            starts = rays.shape[1] * np.arange(len(rays) + 1)
+            rising = non_decreasing(rays.reshape(1, -1), variances, starts)
+            rays = rising.reshape(rays.shape)
         return np.concatenate([np.zeros((len(rays), 1)), rays], axis=1)
 
     def _between_nodes(

@@ -17,11 +17,10 @@ from pipelines.maps.rays import PixelRays
 class SampledRays:
     """Samples of the density on nested grids.
 
-    ``read`` returns them by level, ``(x, y, z, s)``, ``count`` is their number.
+    ``read`` returns them by level, ``(x, y, z, s)``.
     """
 
     read: Callable[[], list[np.ndarray]]
-    count: int
     grids: NestedGrids
 
     def densities(
@@ -47,9 +46,10 @@ class SampledRays:
 
         known = np.arange(len(rays.distance)) if rays.known is None else rays.known
         nodes, positive = rays.distance[known], "p50" in rays.arrays
-        drawn = np.empty((len(places), self.count))
+        count = self.read()[0].shape[-1]
+        drawn = np.empty((len(places), count))
         # Samples at every distance of a ray.
-        for rows in row_blocks(len(places), 16 * self.count * len(rays.distance)):
+        for rows in row_blocks(len(places), 16 * count * len(rays.distance)):
             some = places.select(rows)
             before = np.searchsorted(nodes, some.distance)
             last = np.minimum(before, len(nodes) - 1)
@@ -57,12 +57,14 @@ class SampledRays:
             along = Places.along(some.directions, ends)
             moments = rays.at(("mean", "std"), along)
             mean, std = (along.restore(moments[name]) for name in ("mean", "std"))
-            ranks = _ranks(self._integrals(rays, some, ends))
+            step = np.searchsorted(rays.distance, ends)
+            sums = self.integrals(some, rays.distance)
+            ranks = _ranks(np.take_along_axis(sums, step[None], axis=2))
             curves = _by_rank(mean, std, ranks, positive=positive)
             if positive:
                 spread = np.log1p((std / np.where(mean > 0, mean, 1.0)) ** 2)
                 starts = len(nodes) * np.arange(len(some) + 1)
-                flat = curves.reshape(self.count, -1)
+                flat = curves.reshape(count, -1)
                 rising = non_decreasing(flat, spread.ravel(), starts)
                 curves = rising.reshape(curves.shape)
             curves, mean, far = (
@@ -79,27 +81,26 @@ class SampledRays:
             drawn[rows] = (near + np.clip(share, 0, 1) * (end - near)).T
         return drawn
 
-    def _integrals(
-        self, rays: PixelRays, places: Places, ends: np.ndarray
-    ) -> np.ndarray:
-        """Integrate samples to the ends of each ray ``(n, j)`` [mag], ``(s, n, j)``."""
-        begins = np.append(0.0, rays.distance[:-1])
+    def integrals(self, places: Places, distances: np.ndarray) -> np.ndarray:
+        """Integrate samples from the Sun towards places [mag], ``(s, n, k)``.
+
+        Ends are ``distances`` [pc] ``(k,)``; beyond the box there is nothing more.
+        """
+        begins = np.append(0.0, distances[:-1])
         middles = np.broadcast_to(
-            (begins + rays.distance) / 2, (len(places), len(begins))
+            (begins + distances) / 2, (len(places), len(distances))
         )
         along = Places.along(places.directions, middles)
         density = along.restore(np.nan_to_num(self._at(along.positions())))
-        gains = density * (rays.distance - begins)[:, None]
-        total = np.pad(gains.cumsum(axis=1), ((0, 0), (1, 0), (0, 0)))
-        step = np.searchsorted(rays.distance, ends)
-        sums = np.take_along_axis(total, step[..., None] + 1, axis=1)
-        return np.moveaxis(sums, -1, 0)
+        gains = density * (distances - begins)[:, None]
+        return np.moveaxis(gains.cumsum(axis=1), -1, 0)
 
     def _at(self, positions: np.ndarray) -> np.ndarray:
         """Interpolate samples at positions [pc], ``(n, s)``; NaN outside the box."""
-        samples, values = self.read(), np.full((len(positions), self.count), np.nan)
+        samples = self.read()
+        values = np.full((len(positions), samples[0].shape[-1]), np.nan)
         # Samples in eight corners.
-        for rows in row_blocks(len(positions), 64 * self.count):
+        for rows in row_blocks(len(positions), 64 * values.shape[1]):
             part = values[rows]
             for level, here, index, weight in self.grids.corners(positions[rows]):
                 part[here] = 0.0

@@ -105,7 +105,8 @@ class Stored(Answers):
     ``read_curves`` and, by level and axis, ``read_columns`` read whole products.
     ``scale`` is the factor from the unit of the file to mag/pc. If ``blank``, values
     are NaN along rays without any dust: they lie outside the footprint of a published
-    map. ``draws`` are the posterior samples, if any, ``meta`` is the provenance.
+    map. ``draws`` are the ``sample_count`` posterior samples, if any, ``meta`` is the
+    provenance.
     """
 
     cells: GridCells | None
@@ -140,7 +141,7 @@ class Stored(Answers):
         if self.verdict:
             facts["verdict"] = self.verdict
         if self.draws is not None:
-            facts["samples"] = f"{self.draws.count}"
+            facts["samples"] = f"{self.sample_count}"
         if stars := self.meta.get("stars"):
             facts["stars"] = ", ".join(f"{n:,} {what}" for what, n in stars.items())
         if judged := self.meta.get("held_out"):
@@ -150,10 +151,6 @@ class Stored(Answers):
                 "exact predictions)"
             )
         return facts
-
-    @property
-    def sample_count(self) -> int:
-        return 0 if self.draws is None else self.draws.count
 
     @property
     def is_positive(self) -> bool:
@@ -204,7 +201,7 @@ class Stored(Answers):
             law = moments["mean"] / self.scale, moments["std"] / self.scale
             drawn = self.draws.densities(within, *law, positive=self.is_positive)
         whole = at_all_places({"mean": self.scale * drawn}, inside)["mean"]
-        return whole if rng is None else whole[:, int(rng.integers(self.draws.count))]
+        return whole if rng is None else whole[:, int(rng.integers(self.sample_count))]
 
     def _answers(self, places: Places, kinds: Kinds, integrated: bool) -> Found:
         part = self._rays() if integrated else self._cells()
@@ -426,13 +423,14 @@ def open_store(path: AnyPath) -> Stored:
     draws = None
     if count := int(attributes.get("samples", 0)):
         samples = Once(partial(_whole, _samples_last, path, marker))
-        draws = SampledRays(read=samples, count=count, grids=cells.grids)
+        draws = SampledRays(read=samples, grids=cells.grids)
     return Stored(
         path=Path(path),
         **_stated({**attributes["provenance"], **(described or {})}),
         cells=cells,
         rays=rays,
         draws=draws,
+        sample_count=count,
         read_cube=Once(partial(_whole, read_zarr, path, marker)),
         read_curves=None
         if rays is None

